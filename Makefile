@@ -1,0 +1,37 @@
+# The tasks that people type; CMakeLists.txt is the build. `make help` lists them.
+BUILD ?= build
+PREFIX ?= /usr/local
+ARGS ?=
+
+all: ## build the library and the command: build/libattn.so, build/libattn.a, build/attn
+	@scripts/build.sh $(BUILD)
+
+setup: ## install what is missing on this machine (Debian packages, a Python environment under build/)
+	@scripts/setup.sh build check
+
+demo: ## set up, build, run attention on real input and verify it
+	@scripts/setup.sh build
+	@scripts/build.sh $(BUILD)
+	@scripts/demo.sh $(BUILD)
+
+check: ## set up, build, run every check; ARGS="-R NAME" for some, ARGS="-L LABEL" for one kind
+	@scripts/setup.sh build check
+	@scripts/check.sh $(BUILD) $(ARGS)
+
+bench: all ## verify and time every case of this machine; ARGS="--case D2 --type bf16" for some
+	@$(BUILD)/attn bench $(ARGS)
+
+format: ## lay out every C file by .clang-format
+	@scripts/setup.sh check
+	@scripts/format.sh
+
+install: all ## install below PREFIX (/usr/local), or DESTDIR in front of it
+	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean: ## remove everything that was built
+	rm -rf build $(BUILD)
+
+help: ## list the tasks
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: all setup demo check bench format install clean help

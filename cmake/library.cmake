@@ -1,0 +1,69 @@
+# The library: one set of objects, linked as attn::attn (shared) and attn::static.
+set(attn_sources
+    src/api.c
+    src/convert.c
+    src/overlap.c
+    src/plan.c
+    src/problem.c
+    src/reference.c
+    src/cpu/device.c
+    src/cpu/features.c
+    src/cpu/pool.c
+    src/cpu/isa_scalar.c)
+
+# Only these files hold instructions that some machines lack; nothing of them runs before the machine is known to have them.
+set(attn_isa_scalar_flags "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+    list(APPEND attn_sources src/cpu/isa_avx2.c src/cpu/isa_avx512.c)
+    set(attn_isa_avx2_flags -mavx2 -mfma -mf16c)
+    set(attn_isa_avx512_flags -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+endif()
+foreach(isa IN ITEMS scalar avx2 avx512)
+    set(file src/cpu/isa_${isa}.c)
+    if(file IN_LIST attn_sources)
+        # -O3 in every build type but Debug and the sanitizers', also in those that say -O2.
+        set_property(SOURCE ${file} PROPERTY COMPILE_OPTIONS
+            ${attn_isa_${isa}_flags} "$<$<NOT:$<OR:$<CONFIG:Debug>,$<BOOL:${ATTN_SANITIZE}>>>:-O3>")
+    endif()
+endforeach()
+
+add_library(attn_objects OBJECT ${attn_sources})
+set_target_properties(attn_objects PROPERTIES C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON)
+target_compile_options(attn_objects PRIVATE -fno-semantic-interposition)
+target_include_directories(attn_objects PRIVATE include src)
+target_link_libraries(attn_objects PRIVATE attn_flags)
+
+set(CMAKE_THREAD_PREFER_PTHREAD ON)
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+set(attn_private_links Threads::Threads m)
+
+if(ATTN_WITH_PTHREADPOOL)
+    list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
+    find_package(pthreadpool)
+    if(pthreadpool_FOUND)
+        target_compile_definitions(attn_objects PRIVATE ATTN_WITH_PTHREADPOOL=1)
+        target_link_libraries(attn_objects PRIVATE pthreadpool::pthreadpool)
+        list(APPEND attn_private_links pthreadpool::pthreadpool)
+    elseif(NOT ATTN_WITH_PTHREADPOOL STREQUAL "AUTO")
+        message(FATAL_ERROR "ATTN_WITH_PTHREADPOOL is ${ATTN_WITH_PTHREADPOOL} but pthreadpool is not found (Debian: libpthreadpool-dev)")
+    else()
+        message(WARNING "pthreadpool is not found (Debian: libpthreadpool-dev): contexts will have no threads of their own")
+    endif()
+endif()
+
+foreach(kind IN ITEMS shared static)
+    string(TOUPPER ${kind} KIND)
+    add_library(attn_${kind} ${KIND} $<TARGET_OBJECTS:attn_objects>)
+    set_target_properties(attn_${kind} PROPERTIES OUTPUT_NAME attn LINKER_LANGUAGE C)
+    target_include_directories(attn_${kind} PUBLIC
+        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    target_link_libraries(attn_${kind} PRIVATE ${attn_private_links} $<BUILD_INTERFACE:attn_flags>)
+endforeach()
+set_target_properties(attn_shared PROPERTIES EXPORT_NAME attn VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+set_target_properties(attn_static PROPERTIES EXPORT_NAME static)
+if(NOT ATTN_SANITIZE)
+    target_link_options(attn_shared PRIVATE -Wl,-z,defs -Wl,-z,relro -Wl,-z,now -Wl,--as-needed)
+endif()
+add_library(attn::attn ALIAS attn_shared)
+add_library(attn::static ALIAS attn_static)
