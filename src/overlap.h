@@ -15,6 +15,8 @@ typedef struct attn_extent {
 
 /* Bytes from the lowest to one past the highest byte touched, as offsets from base; false if that leaves 64 bits. */
 bool attn_extent_bounds(const attn_extent *extent, int64_t *lowest, int64_t *end);
+/* The same as addresses; false if they leave the address space. */
+bool attn_extent_addresses(const attn_extent *extent, uint64_t *first, uint64_t *end);
 bool attn_extents_overlap(const attn_extent *a, const attn_extent *b);
 /* Whether two different points of the tensor share a byte. */
 bool attn_extent_overlaps_itself(const attn_extent *extent);

@@ -8,7 +8,8 @@
 /* Bytes of one element; 0 for ATTN_NONE and unknown types. */
 size_t attn_type_size(attn_type type);
 
-/* Copies what the caller gave (an older caller's struct may be shorter) and checks every rule that needs no pointer. */
+/* Copies what the caller gave (an older caller's struct may be shorter) and checks every rule that needs no pointer. In the copy, strides
+ * that nobody steps along (axes of one entry, empty tensors, no mask) are 0, whatever the caller left there. */
 attn_status attn_problem_check(const attn_problem *given, attn_problem *problem);
 
 /* Copies and checks the arguments of a forward call: pointers, alignment, lengths, overlaps. `workspace` is what the problem needs; it is
@@ -28,7 +29,7 @@ attn_sequence attn_sequence_of(const attn_problem *problem, const attn_args *arg
 typedef struct attn_range { int64_t lo, hi; } attn_range;
 attn_range attn_visible(const attn_problem *problem, const attn_sequence *sequence, int64_t i);
 
-/* Visible pairs (row, key) of one query head over the whole batch, by lengths and band; full lengths where args is NULL. O(len_q). */
+/* Visible pairs (row, key) of one query head over the whole batch, by lengths and band; full lengths where args is NULL. O(batch) at most. */
 double attn_visible_pairs(const attn_problem *problem, const attn_args *args);
 
 /* Exact conversions of one element, for the reference and for the edges of kernels. */
