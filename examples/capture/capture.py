@@ -149,7 +149,7 @@ def cross_check(sentences, ids, lengths, layer, tensors, embeddings):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("sentences", nargs="*", metavar="SENTENCE", help="one for each sequence of the batch (default: three built-in ones)")
+    parser.add_argument("sentences", nargs="*", metavar="SENTENCE", help="one a sequence of the batch (default: three built-in ones)")
     parser.add_argument("-o", "--output", default="minilm.safetensors", metavar="FILE", help="the file to write (default: %(default)s)")
     parser.add_argument("--layer", type=int, default=3, metavar="N", help="which layer, counted from 0 (default: %(default)s)")
     parser.add_argument("--cross-check", action="store_true", help="also compare with the model run by PyTorch; exit 1 if they differ")
