@@ -8,7 +8,10 @@ set(attn_sources
     src/reference.c
     src/cpu/device.c
     src/cpu/features.c
+    src/cpu/forward.c
+    src/cpu/measure.c
     src/cpu/pool.c
+    src/cpu/rows.c
     src/cpu/isa_scalar.c)
 
 # Only these files hold instructions that some machines lack; nothing of them runs before the machine is known to have them.

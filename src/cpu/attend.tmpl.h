@@ -1,0 +1,255 @@
+/* attend.tmpl.h: one row block against one block of keys: scores, visibility, softmax against the block's own maximum, values. */
+enum { TILE = 2 * LANES, TILES_MOST = ATTN_ROWS / TILE };
+
+static inline vec cap(vec x, float softcap) {
+    vec c = vec_set1(softcap);
+    return vec_mul(c, vec_tanh(vec_div(x, c)));
+}
+
+/* -inf where key j (a whole number, or one for each lane) is outside lo .. hi - 1 */
+static inline vec band(vec x, vec j, vec lo, vec hi) {
+    vec_mask inside = vec_and(vec_lt(vec_sub(lo, vec_set1(0.5f)), j), vec_lt(j, hi));
+    return vec_select(inside, x, vec_set1(-INFINITY));
+}
+
+static inline vec not_empty(vec top) { return vec_select(vec_eq(top, vec_set1(-INFINITY)), vec_zero(), top); }
+
+static void add_values(const attn_work *w, attn_type type, int rows, float *o, const float *p, int64_t p_row, int64_t p_key,
+                       const void *const *v, int keys) {
+    if (type == ATTN_F32)
+        values_f32_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v);
+    else if (type == ATTN_F16)
+        values_f16_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v);
+    else
+        values_bf16_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v);
+}
+
+/* Hidden keys weigh 0, but 0 * NaN and 0 * Inf are NaN: a row that came out other than finite is done again with the zero row in place of
+ * every key hidden from it. That changes no bit of a finite result, so what is hidden never shows. */
+static void mend_row(const attn_work *w, int row, const float *p, int64_t p_key) {
+    float *o = w->state.o + row * w->o_stride;
+    vec bad = vec_zero();
+    for (int64_t d = 0; d < w->o_stride; d += LANES) bad = vec_add(bad, vec_sub(vec_load(o + d), vec_load(o + d))); /* 0, or NaN */
+    if (vec_hsum(bad) == 0.0f) return;
+    for (int j = w->first; j < w->end; j++) {
+        bool hidden = j < w->lo[row] || j >= w->hi[row] || (w->bias && w->bias[row][j] == -INFINITY);
+        w->redo[j] = hidden ? w->zero : w->v[j];
+    }
+    memset(o, 0, (size_t)w->o_stride * sizeof(float));
+    for (int j = w->first; j < w->end;) {
+        int n = (j / ATTN_RUN + 1) * ATTN_RUN < w->end ? (j / ATTN_RUN + 1) * ATTN_RUN - j : w->end - j;
+        add_values(w, w->type_v, 1, o, p + j * p_key, 0, p_key, w->redo + j, n);
+        j += n;
+    }
+}
+
+static void thin_softmax(const attn_work *w, int row) {
+    float *s = w->scores + row * ATTN_SCORES_LD;
+    const int lo = w->lo[row], hi = w->hi[row], from = w->first / LANES * LANES;
+    const float *bias = w->bias ? w->bias[row] : NULL;
+    vec scale = vec_set1(w->scale), top = vec_set1(-INFINITY), sum = vec_zero();
+    vec slope = vec_set1(w->slopes ? w->slopes[row] : 0.0f), diagonal = vec_set1(w->slopes ? w->diagonal[row] : 0.0f);
+    for (int j = from; j < w->end; j += LANES) {
+        vec x = vec_mul(vec_load(s + j), scale), index = vec_add(vec_iota(), vec_set1((float)j));
+        if (w->softcap > 0.0f) x = cap(x, w->softcap);
+        if (bias) x = vec_add(x, vec_load(bias + j));
+        if (w->slopes) x = vec_sub(x, vec_mul(slope, vec_abs(vec_sub(diagonal, index))));
+        if (j < lo || j + LANES > hi) x = band(x, index, vec_set1((float)lo), vec_set1((float)hi));
+        top = vec_max(x, top);
+        vec_store(s + j, x);
+    }
+    float m = vec_hmax(top);
+    vec shift = not_empty(vec_set1(m));
+    for (int j = from; j < w->end; j += LANES) {
+        vec p = vec_exp(vec_sub(vec_load(s + j), shift));
+        sum = vec_add(sum, p);
+        vec_store(s + j, p);
+    }
+    w->state.m[row] = m;
+    w->state.l[row] = vec_hsum(sum);
+}
+
+static void thin_attend(const attn_work *w) {
+    if (w->type_k == ATTN_F32)
+        thin_scores_f32_all(w, w->first, w->end);
+    else if (w->type_k == ATTN_F16)
+        thin_scores_f16_all(w, w->first, w->end);
+    else
+        thin_scores_bf16_all(w, w->first, w->end);
+    for (int row = 0; row < w->rows; row++) thin_softmax(w, row);
+    for (int j = w->first; j < w->end;) {
+        int n = (j / ATTN_RUN + 1) * ATTN_RUN < w->end ? (j / ATTN_RUN + 1) * ATTN_RUN - j : w->end - j;
+        add_values(w, w->type_v, w->rows, w->state.o, w->scores + j, ATTN_SCORES_LD, 1, w->v + j, n);
+        j += n;
+    }
+    if (w->mixed)
+        for (int row = 0; row < w->rows; row++) mend_row(w, row, w->scores + row * ATTN_SCORES_LD, 1);
+}
+
+/* scores of qv vectors of rows with WIDE_KEYS keys, keys read in place: s[key][row] += q[d][row] * k[key][d], in chains of 32 */
+static ALWAYS_INLINE void wide_tile(int qv, float *s, const float *q, const void *const *k, int64_t dim) {
+    const float *kp[WIDE_KEYS];
+    UNROLL for (int n = 0; n < WIDE_KEYS; n++) kp[n] = k[n];
+    for (int64_t d0 = 0; d0 < dim; d0 += 32) {
+        int64_t d1 = dim - d0 < 32 ? dim : d0 + 32;
+        vec acc[2 * WIDE_KEYS];
+        UNROLL for (int i = 0; i < qv * WIDE_KEYS; i++) acc[i] = vec_zero();
+        for (int64_t d = d0; d < d1; d++) {
+            vec qd[2];
+            UNROLL for (int u = 0; u < qv; u++) qd[u] = vec_load(q + d * TILE + u * LANES);
+            UNROLL for (int n = 0; n < WIDE_KEYS; n++) {
+                vec kd = vec_set1(kp[n][d]);
+                UNROLL for (int u = 0; u < qv; u++) acc[n * qv + u] = vec_fma(qd[u], kd, acc[n * qv + u]);
+            }
+        }
+        UNROLL for (int n = 0; n < WIDE_KEYS; n++) UNROLL for (int u = 0; u < qv; u++) {
+            float *to = s + n * TILE + u * LANES;
+            vec_store(to, d0 == 0 ? acc[n * qv + u] : vec_add(vec_load(to), acc[n * qv + u]));
+        }
+    }
+}
+
+typedef struct wide_range { int row, rows, first, end, whole_first, whole_end; } wide_range; /* keys that any row, that every row sees */
+
+static wide_range wide_range_of(const attn_work *w, int tile) {
+    wide_range t = { tile * TILE, w->rows - tile * TILE, ATTN_BLOCK, 0, 0, ATTN_BLOCK };
+    if (t.rows > TILE) t.rows = TILE;
+    for (int r = t.row; r < t.row + t.rows; r++) {
+        if (w->lo[r] < w->hi[r] && w->lo[r] < t.first) t.first = w->lo[r];
+        if (w->lo[r] < w->hi[r] && w->hi[r] > t.end) t.end = w->hi[r];
+        if (w->lo[r] > t.whole_first) t.whole_first = w->lo[r];
+        if (w->hi[r] < t.whole_end) t.whole_end = w->hi[r];
+    }
+    if (t.first < w->first) t.first = w->first;
+    if (t.end > w->end) t.end = w->end;
+    return t;
+}
+
+/* scale, softcap and mask on a tile's scores: done here first where a softcap or a mask is given. Masks lie row by row, scores key by key. */
+static void wide_bias(const attn_work *w, const wide_range *t, float *s) {
+    const int vectors = (t->rows + LANES - 1) / LANES;
+    bool shared = true;
+    for (int r = t->row + 1; w->bias && r < t->row + t->rows; r++) shared &= w->bias[r] == w->bias[t->row];
+    for (int u = 0; u < vectors; u++)
+        for (int j = t->first / LANES * LANES; j < t->end; j += LANES) {
+            vec add[LANES];
+            for (int i = 0; i < LANES; i++) {
+                int r = t->row + u * LANES + i;
+                add[i] = w->bias && r < w->rows ? vec_load(w->bias[r] + j) : vec_zero();
+            }
+            if (w->bias && !shared) vec_transpose(add);
+            for (int i = 0; i < LANES; i++) {
+                float *to = s + (j + i) * TILE + u * LANES;
+                vec x = vec_mul(vec_load(to), vec_set1(w->scale));
+                if (w->softcap > 0.0f) x = cap(x, w->softcap);
+                if (w->bias) x = vec_add(x, shared ? vec_set1(w->bias[t->row][j + i]) : add[i]);
+                vec_store(to, x);
+            }
+        }
+}
+
+/* one vector of rows: softmax down the keys */
+static void wide_softmax(const attn_work *w, const wide_range *t, float *s, int u) {
+    const int row = t->row + u * LANES;
+    const bool scaled = w->bias || w->softcap > 0.0f;
+    vec scale = vec_set1(w->scale), top = vec_set1(-INFINITY), sum = vec_zero(), lo, hi, slope, diagonal;
+    float bounds[2 * LANES];
+    for (int i = 0; i < LANES; i++) {
+        bounds[i] = (float)w->lo[row + i];
+        bounds[LANES + i] = (float)w->hi[row + i];
+    }
+    lo = vec_load(bounds);
+    hi = vec_load(bounds + LANES);
+    slope = w->slopes ? vec_load(w->slopes + row) : vec_zero();
+    diagonal = w->slopes ? vec_load(w->diagonal + row) : vec_zero();
+    for (int j = t->first; j < t->end; j++) {
+        float *at = s + j * TILE + u * LANES;
+        vec x = vec_load(at), index = vec_set1((float)j);
+        if (!scaled) x = vec_mul(x, scale);
+        if (w->slopes) x = vec_sub(x, vec_mul(slope, vec_abs(vec_sub(diagonal, index))));
+        if (j < t->whole_first || j >= t->whole_end) x = band(x, index, lo, hi);
+        top = vec_max(x, top);
+        vec_store(at, x);
+    }
+    vec shift = not_empty(top);
+    for (int j = t->first; j < t->end;) {
+        vec chain = vec_zero();
+        do {
+            float *at = s + j * TILE + u * LANES;
+            vec p = vec_exp(vec_sub(vec_load(at), shift));
+            chain = vec_add(chain, p);
+            vec_store(at, p);
+        } while (++j < t->end && j % ATTN_RUN);
+        sum = vec_add(sum, chain);
+    }
+    vec_store(w->state.m + row, top);
+    vec_store(w->state.l + row, sum);
+}
+
+/* Rows of keys from j on as float32: in place, or converted into the scratch. `rows` gets a pointer for each, zero rows behind. */
+static const void *const *wide_rows(const attn_work *w, attn_type type, const void *const *from, int64_t dim, int count, const void **rows) {
+    if (type == ATTN_F32) return from;
+    int64_t stride = (dim + ATTN_LANES_MAX - 1) / ATTN_LANES_MAX * ATTN_LANES_MAX;
+    for (int i = 0; i < count; i++) {
+        float *to = w->convert + i * stride;
+        load(to, from[i], type, dim);
+        rows[i] = to;
+    }
+    for (int i = count; i < count + ATTN_KEYS_PAD; i++) rows[i] = w->zero;
+    return rows;
+}
+
+static void wide_scores(const attn_work *w, const wide_range *t, float *s, const void *const *k, int from, int to, int base) {
+    const float *q = w->q + (int64_t)t->row * w->dim_qk;
+    if (from < t->first) from = t->first;
+    if (to > t->end) to = t->end;
+    for (int j = from; j < to; j += WIDE_KEYS) {
+        if (t->rows > LANES)
+            wide_tile(2, s + j * TILE, q, k + (j - base), w->dim_qk);
+        else
+            wide_tile(1, s + j * TILE, q, k + (j - base), w->dim_qk);
+    }
+}
+
+static void wide_values(const attn_work *w, const wide_range *t, const float *s, const void *const *v, int from, int to, int base) {
+    if (from < t->first) from = t->first;
+    if (to > t->end) to = t->end;
+    if (from >= to) return;
+    add_values(w, ATTN_F32, t->rows, w->state.o + t->row * w->o_stride, s + from * TILE, 1, TILE, v + (from - base), to - from);
+}
+
+static void wide_attend(const attn_work *w) {
+    const int tiles = (w->rows + TILE - 1) / TILE;
+    const void *rows[ATTN_RUN + ATTN_KEYS_PAD];
+    wide_range range[TILES_MOST];
+    for (int t = 0; t < tiles; t++) range[t] = wide_range_of(w, t);
+    for (int j = w->first; j < w->end;) {
+        int n = (j / ATTN_RUN + 1) * ATTN_RUN < w->end ? (j / ATTN_RUN + 1) * ATTN_RUN - j : w->end - j;
+        const void *const *k = wide_rows(w, w->type_k, w->k + j, w->dim_qk, n, rows);
+        for (int t = 0; t < tiles; t++) wide_scores(w, range + t, w->scores + (int64_t)t * ATTN_SCORES_LD * TILE, k, j, j + n, j);
+        j += n;
+    }
+    for (int t = 0; t < tiles; t++) {
+        float *s = w->scores + (int64_t)t * ATTN_SCORES_LD * TILE;
+        if (w->bias || w->softcap > 0.0f) wide_bias(w, range + t, s);
+        for (int u = 0; u * LANES < range[t].rows; u++) wide_softmax(w, range + t, s, u);
+    }
+    for (int j = w->first; j < w->end;) {
+        int n = (j / ATTN_RUN + 1) * ATTN_RUN < w->end ? (j / ATTN_RUN + 1) * ATTN_RUN - j : w->end - j;
+        const void *const *v = wide_rows(w, w->type_v, w->v + j, w->dim_v, n, rows);
+        for (int t = 0; t < tiles; t++) wide_values(w, range + t, w->scores + (int64_t)t * ATTN_SCORES_LD * TILE, v, j, j + n, j);
+        j += n;
+    }
+    if (w->mixed)
+        for (int t = 0; t < tiles; t++)
+            for (int r = 0; r < range[t].rows; r++)
+                mend_row(w, range[t].row + r, w->scores + (int64_t)t * ATTN_SCORES_LD * TILE + r, TILE);
+}
+
+static void attend(const attn_work *w) {
+    memset(w->state.o, 0, (size_t)(w->rows * w->o_stride) * sizeof(float));
+    if (w->wide)
+        wide_attend(w);
+    else
+        thin_attend(w);
+}

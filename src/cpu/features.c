@@ -1,0 +1,60 @@
+/* features.c: asks the processor and the operating system (which must save the wide registers). */
+#include "features.h"
+#include <stdlib.h>
+#include <string.h>
+
+#if defined __x86_64__
+#include <cpuid.h>
+
+enum { SAVES_YMM = 0x06, SAVES_ZMM = 0xe6 }; /* bits of XCR0: SSE, AVX; opmask and both halves of ZMM */
+
+static unsigned saved_state(void) {
+    unsigned low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static unsigned registers_saved(void) {
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
+    return saved_state();
+}
+
+static bool has_avx2(void) {
+    unsigned a, b, c, d, leaf7b;
+    if ((registers_saved() & SAVES_YMM) != SAVES_YMM || !__get_cpuid_count(7, 0, &a, &leaf7b, &c, &d)) return false;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
+    return (leaf7b & bit_AVX2) && (c & bit_FMA) && (c & bit_F16C);
+}
+
+static bool has_avx512(void) {
+    unsigned a, b, c, d;
+    const unsigned needed = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    if (!has_avx2() || (registers_saved() & SAVES_ZMM) != SAVES_ZMM || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    return (b & needed) == needed;
+}
+#endif
+
+static bool has_scalar(void) { return true; }
+
+bool attn_usable_kernels(const attn_kernels *usable[ATTN_ISAS_MOST]) {
+    static const struct {
+        const attn_kernels *kernels;
+        bool (*present)(void);
+    } isas[] = {
+#define ISA_ENTRY(isa) { &attn_kernels_##isa, has_##isa },
+        ATTN_ISA_LIST(ISA_ENTRY)
+#undef ISA_ENTRY
+    };
+    const char *cap = getenv("ATTN_ISA");
+    bool found = !cap || !*cap;
+    int count = 0;
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+        bool last = cap && strcmp(isas[i].kernels->name, cap) == 0;
+        found |= last;
+        if (isas[i].present()) usable[count++] = isas[i].kernels;
+        if (last) break;
+    }
+    usable[count] = NULL;
+    return found;
+}

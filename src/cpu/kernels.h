@@ -1,0 +1,71 @@
+/* kernels.h: the contract between the CPU device and the kernels of one ISA (docs/kernels.md draws it). A kernel knows nothing of problems,
+ * strides, masks or threads: it gets packed queries, one pointer for each key's row, and what each row may see; it returns float32 states. */
+#ifndef ATTN_KERNELS_H
+#define ATTN_KERNELS_H
+#include "attn/attn.h"
+#include <stdbool.h>
+
+enum {
+    ATTN_BLOCK = 512,     /* keys of a block: their scores stay in cache, and a block's state is exact about its maximum */
+    ATTN_RUN = 64,        /* keys whose weighted values are summed in one chain, before the chains are summed */
+    ATTN_ROWS = 64,       /* rows of a row block, at most */
+    ATTN_LANES_MAX = 16,  /* of any ISA: what arrays are padded to */
+    ATTN_KEYS_PAD = 16,   /* pointers past the last key that a kernel may use: they must point to a zero row */
+    ATTN_SCORES_LD = ATTN_BLOCK + 16 /* row stride of thin scores: rows must not fall on the same cache sets */
+};
+
+/* States of rows: the largest score m, the sum l of exp(score - m), the weighted values o[row][stride]. Always float32. m and l have room
+ * for whole vectors of rows. A row with l == 0 has seen nothing: the identity. */
+typedef struct attn_states { float *m, *l, *o; } attn_states;
+
+/* One row block against one block of keys. Key indices are relative to the block's first key. */
+typedef struct attn_work {
+    attn_type type_k, type_v;
+    bool wide;                     /* rows in vector lanes; otherwise ("thin") the head dim is */
+    int rows;                      /* 1 .. ATTN_ROWS; at most the ISA's thin_rows where not wide */
+    int64_t dim_qk, dim_v;
+    int64_t q_stride, o_stride;    /* floats between thin query rows; between rows of a state's o (a multiple of ATTN_LANES_MAX) */
+    float scale, softcap;
+    const float *q;                /* thin: [rows][q_stride], zero behind dim_qk; wide: [tile][dim_qk][tile_rows], zero behind rows */
+    const float *slopes;           /* [ATTN_ROWS] or NULL */
+    const float *diagonal;         /* [ATTN_ROWS]: the key on the row's diagonal; read where slopes are given */
+    const int32_t *lo, *hi;        /* [ATTN_ROWS]: keys lo <= j < hi are inside lengths and band; 0, 0 behind rows */
+    const float *const *bias;      /* NULL, or [ATTN_ROWS]: mask values of the block's keys, -inf hides; NULL entries behind rows only */
+    int first, end;                /* the keys that any row sees are among first <= j < end */
+    bool mixed;                    /* some key is visible to one row and hidden from another */
+    const void *const *k;          /* [ATTN_BLOCK + ATTN_KEYS_PAD]: each key's row; keys no row sees point to a zero row */
+    const void *const *v;
+    const void *const *k_next;     /* rows that will be read soon, to prefetch; NULL: none. [0 .. k_next_count) */
+    int k_next_count;
+    const void *zero;              /* the zero row */
+    float *scores, *convert;       /* scratch: see attn_plan */
+    const void **redo;             /* scratch: [ATTN_BLOCK + ATTN_KEYS_PAD] */
+    attn_states state;             /* the result */
+} attn_work;
+
+typedef struct attn_kernels {
+    const char *name;
+    int lanes, tile_rows;          /* rows of a wide tile: 2 * lanes */
+    int thin_rows;                 /* the most rows that go the thin way */
+    void (*attend)(const attn_work *work);
+    /* into += from, row by row; rows of `from` with l == 0 leave `into` as it is, whatever their o holds */
+    void (*fold)(attn_states into, attn_states from, int rows, int64_t o_stride);
+    /* one row: o / l into out (dim_v elements of `type`), zeros where l == 0 */
+    void (*finish)(void *out, attn_type type, const float *o, float l, int64_t dim_v);
+    /* count elements of `type` to float32; what lies behind count up to a whole vector is set to zero */
+    void (*load)(float *to, const void *from, attn_type type, int64_t count);
+    /* mask values of keys: bool to 0 or -inf, floats as they are; says whether any entry differs from 0 */
+    bool (*load_mask)(float *to, const void *from, attn_type type, int64_t count);
+    double (*fma_rate)(int64_t rounds); /* does rounds * some multiply-adds in registers; returns how many operations that was */
+} attn_kernels;
+
+/* The ISAs, worst first. Each is one object file that exports one const table and no function. */
+#if defined __x86_64__
+#define ATTN_ISA_LIST(X) X(scalar) X(avx2) X(avx512)
+#else
+#define ATTN_ISA_LIST(X) X(scalar)
+#endif
+#define ATTN_ISA_DECLARE(isa) extern const attn_kernels attn_kernels_##isa;
+ATTN_ISA_LIST(ATTN_ISA_DECLARE)
+#undef ATTN_ISA_DECLARE
+#endif

@@ -1,0 +1,44 @@
+/* kernels.tmpl.h: the kernels of one ISA, from its vocabulary. An isa_<name>.c includes the vocabulary, then this; all it exports is the
+ * table, so nothing of it runs before the machine was asked what it can do. */
+#include "kernels.h"
+#include <string.h>
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#if defined __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+#include "vec_math.h"
+
+#define T float
+#define NAME f32
+#include "products.tmpl.h"
+#define T uint16_t
+#define NAME f16
+#include "products.tmpl.h"
+#define T uint16_t
+#define NAME bf16
+#include "products.tmpl.h"
+
+#include "finish.tmpl.h"
+
+#include "attend.tmpl.h"
+
+#define TABLE_(isa) attn_kernels_##isa
+#define TABLE(isa) TABLE_(isa)
+#define TEXT_(isa) #isa
+#define TEXT(isa) TEXT_(isa)
+const attn_kernels TABLE(ISA) = {
+    .name = TEXT(ISA),
+    .lanes = LANES,
+    .tile_rows = TILE,
+    .thin_rows = THIN_ROWS,
+    .attend = attend,
+    .fold = fold,
+    .finish = finish,
+    .load = load,
+    .load_mask = load_mask,
+    .fma_rate = fma_rate,
+};

@@ -1,0 +1,84 @@
+/* measure.c: reads a buffer far larger than the caches, or multiplies and adds in registers, on all threads at once. The best of several
+ * rounds: a ceiling is what the machine can do, not what it did while something else ran. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* madvise */
+#endif
+#include "measure.h"
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#if defined __linux__
+#include <sys/mman.h>
+#endif
+
+enum { ROUNDS = 7 };
+static const size_t buffer_bytes = (size_t)512 << 20, page_bytes = (size_t)2 << 20;
+static const int64_t fma_rounds = 1 << 20;
+
+typedef struct measurement {
+    const attn_kernels *kernels;
+    const char *buffer;
+    int slots;
+    double operations; /* of one slot */
+    atomic_ullong sum; /* so that no read is optimised away */
+} measurement;
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Plain C, unrolled to a cache line: one load a line is what the memory sees of any reader. */
+static void read_slot(void *state, size_t slot) {
+    measurement *m = state;
+    const size_t lines = buffer_bytes / 64, from = lines * slot / (size_t)m->slots, to = lines * (slot + 1) / (size_t)m->slots;
+    const char *p = m->buffer;
+    uint64_t sum[4] = { 0 };
+    for (size_t line = from; line + 4 <= to; line += 4) {
+        for (size_t i = 0; i < 4; i++) {
+            uint64_t x;
+            memcpy(&x, p + (line + i) * 64, sizeof x);
+            sum[i] += x;
+        }
+    }
+    atomic_fetch_add(&m->sum, sum[0] + sum[1] + sum[2] + sum[3]);
+}
+
+static void fma_slot(void *state, size_t slot) {
+    measurement *m = state;
+    double operations = m->kernels->fma_rate(fma_rounds);
+    if (slot == 0) m->operations = operations;
+}
+
+static double best_seconds(attn_pool *pool, measurement *m, attn_job job) {
+    double best = 1e30;
+    for (int round = 0; round < ROUNDS; round++) {
+        double start = seconds();
+        attn_pool_run(pool, job, m, m->slots);
+        double took = seconds() - start;
+        if (took < best) best = took;
+    }
+    return best > 0.0 ? best : 1e-9;
+}
+
+attn_status attn_cpu_measure(const attn_kernels *kernels, attn_pool *pool, attn_ceiling ceiling, double *per_second) {
+    measurement m = { .kernels = kernels, .slots = attn_pool_threads(pool) };
+    if (ceiling == ATTN_FMA_F32) {
+        double took = best_seconds(pool, &m, fma_slot);
+        *per_second = m.operations * (double)m.slots / took;
+        return ATTN_OK;
+    }
+    if (ceiling != ATTN_DRAM_READ) return ATTN_ERROR_CEILING;
+    void *buffer;
+    if (posix_memalign(&buffer, page_bytes, buffer_bytes) != 0) return ATTN_ERROR_OUT_OF_MEMORY;
+#if defined __linux__ && defined MADV_HUGEPAGE
+    madvise(buffer, buffer_bytes, MADV_HUGEPAGE); /* where refused, small pages: the figure is lower, as it is for everyone's tensors */
+#endif
+    memset(buffer, 1, buffer_bytes);
+    m.buffer = buffer;
+    *per_second = (double)buffer_bytes / best_seconds(pool, &m, read_slot);
+    free(buffer);
+    return ATTN_OK;
+}

@@ -1,0 +1,146 @@
+/* products.tmpl.h: the two products for one storage type of K and V, and the conversions of its rows. Included once for each type with
+ * T (the element), NAME (f32, f16, bf16). All bits of a score or of a weighted sum depend on its own row alone: not on how many rows or
+ * keys share the tile. */
+#define CAT3_(a, b, c) a##_##b##_##c
+#define CAT3(a, b, c) CAT3_(a, b, c)
+#define CAT4_(a, b, c, d) a##_##b##_##c##_##d
+#define CAT4(a, b, c, d) CAT4_(a, b, c, d)
+#define LOAD CAT3(vec, load, NAME)
+#define LOAD_PART CAT4(vec, load, NAME, part)
+#define STORE_PART CAT4(vec, store, NAME, part)
+
+/* scores of `rows` queries with LANES / rows keys: lanes run along the head dim, one reduction tree for all */
+static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, float *s, const float *q, int64_t ldq, const void *const *k, int64_t dim) {
+    enum { MOST = LANES };
+    const int keys = LANES / rows;
+    const T *kp[MOST];
+    vec acc[MOST];
+    UNROLL for (int n = 0; n < keys; n++) kp[n] = k[n];
+    UNROLL for (int i = 0; i < LANES; i++) acc[i] = vec_zero();
+    int64_t d = 0;
+    for (; d + LANES <= dim; d += LANES) {
+        vec kv[MOST];
+        UNROLL for (int n = 0; n < keys; n++) kv[n] = LOAD(kp[n] + d);
+        UNROLL for (int r = 0; r < rows; r++) {
+            vec qv = vec_load(q + r * ldq + d);
+            UNROLL for (int n = 0; n < keys; n++) acc[r * keys + n] = vec_fma(qv, kv[n], acc[r * keys + n]);
+        }
+    }
+    if (d < dim) {
+        vec_part part = vec_part_of(dim - d);
+        UNROLL for (int n = 0; n < keys; n++) {
+            vec kv = LOAD_PART(kp[n] + d, part);
+            UNROLL for (int r = 0; r < rows; r++) acc[r * keys + n] = vec_fma(vec_load(q + r * ldq + d), kv, acc[r * keys + n]);
+        }
+    }
+    float sums[LANES];
+    vec_store(sums, vec_reduce(acc));
+    UNROLL for (int r = 0; r < rows; r++) memcpy(s + r * ATTN_SCORES_LD, sums + r * keys, (size_t)keys * sizeof(float));
+}
+
+/* keys first .. end - 1 (rounded up to a tile: the pointers past the end are the zero row's) for all rows */
+static void CAT3(thin_scores, NAME, all)(const attn_work *w, int first, int end) {
+    const int64_t ldq = w->q_stride, dim = w->dim_qk;
+    for (int r = 0; r < w->rows;) {
+        const int left = w->rows - r;
+        const float *q = w->q + r * ldq;
+        float *s = w->scores + r * ATTN_SCORES_LD;
+#define TILES(n)                                                                                                                          \
+    if (left >= (n) && (n) <= THIN_ROWS) {                                                                                                \
+        for (int j = first; j < end; j += LANES / (n)) CAT3(thin_tile, NAME, x)(n, s + j, q, ldq, w->k + j, dim);                         \
+        r += (n);                                                                                                                         \
+        continue;                                                                                                                         \
+    }
+#if THIN_TILES >= 8
+        TILES(8)
+#endif
+#if THIN_TILES >= 4
+        TILES(4)
+#endif
+        TILES(2)
+        TILES(1)
+#undef TILES
+    }
+}
+
+/* o[row][d ..] += sum over keys of p[row][key] * v[key][d ..] for nv vectors, the last of them partial */
+static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
+                                                      const void *const *v, int keys, int64_t d, vec_part part) {
+    vec acc[ACCUMULATORS], vv[ACCUMULATORS];
+    UNROLL for (int i = 0; i < rows * nv; i++) acc[i] = vec_zero();
+    for (int j = 0; j < keys; j++) {
+        const T *vp = (const T *)v[j] + d;
+        UNROLL for (int c = 0; c < nv - 1; c++) vv[c] = LOAD(vp + c * LANES);
+        vv[nv - 1] = LOAD_PART(vp + (nv - 1) * LANES, part);
+        UNROLL for (int r = 0; r < rows; r++) {
+            vec pv = vec_set1(p[r * p_row + j * p_key]);
+            UNROLL for (int c = 0; c < nv; c++) acc[r * nv + c] = vec_fma(pv, vv[c], acc[r * nv + c]);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < nv; c++) {
+        float *to = o + r * ldo + d + c * LANES;
+        vec_store(to, vec_add(vec_load(to), acc[r * nv + c]));
+    }
+}
+
+/* all of dim_v for `rows` rows and one run of keys */
+static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
+                                                     const void *const *v, int keys, int64_t dim) {
+    const int most = ACCUMULATORS / rows < 8 ? ACCUMULATORS / rows : 8;
+    int64_t d = 0, vectors = (dim + LANES - 1) / LANES, panels = (vectors + most - 1) / most;
+    for (; panels > 0; panels--) { /* panels of nearly one width: a narrow last one would waste more */
+        int64_t nv = (vectors + panels - 1) / panels, last = dim - (d + (nv - 1) * LANES);
+        vec_part part = vec_part_of(last < LANES ? last : LANES);
+        switch (nv) {
+#define PANEL(n)                                                                                                                          \
+    case n:                                                                                                                               \
+        if ((n) <= ACCUMULATORS / rows) CAT3(values_panel, NAME, x)(rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o, ldo, p, p_row, p_key, v, keys, d, part); \
+        break;
+            PANEL(1) PANEL(2) PANEL(3) PANEL(4) PANEL(5) PANEL(6) PANEL(7) PANEL(8)
+#undef PANEL
+        }
+        d += nv * LANES;
+        vectors -= nv;
+    }
+}
+
+static void CAT3(values, NAME, all)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key, const void *const *v, int keys,
+                                    int64_t dim) {
+    for (int r = 0; r < rows;) {
+        const int left = rows - r;
+        float *to = o + r * ldo;
+        const float *from = p + r * p_row;
+#define ROWS(n)                                                                                                                           \
+    if (left >= (n)) {                                                                                                                    \
+        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, keys, dim);                                                         \
+        r += (n);                                                                                                                         \
+        continue;                                                                                                                         \
+    }
+#if ROW_TILES >= 8
+        ROWS(8)
+#endif
+        ROWS(4)
+        ROWS(2)
+        ROWS(1)
+#undef ROWS
+    }
+}
+
+static void CAT3(load_row, NAME, all)(float *to, const void *from, int64_t count) {
+    const T *p = from;
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) vec_store(to + i, LOAD(p + i));
+    if (i < count) vec_store(to + i, LOAD_PART(p + i, vec_part_of(count - i)));
+}
+
+static void CAT3(store_row, NAME, all)(void *to, const float *o, float l, int64_t count) {
+    T *p = to;
+    vec divisor = vec_set1(l == 0.0f ? 1.0f : l);
+    for (int64_t i = 0; i < count; i += LANES)
+        STORE_PART(p + i, vec_div(vec_load(o + i), divisor), vec_part_of(count - i < LANES ? count - i : LANES));
+}
+#undef LOAD
+#undef LOAD_PART
+#undef STORE_PART
+#undef T
+#undef NAME

@@ -1,0 +1,103 @@
+/* vec_avx512.h: the vocabulary in AVX-512 F, BW, DQ and VL: sixteen floats to a vector, thirty-two vectors, masks for every edge. */
+#include "kernels.h"
+#include <immintrin.h>
+#include <math.h>
+
+#define ISA avx512
+#define THIN_TILES 8 /* the most rows of a thin tile */
+#define ROW_TILES 8  /* the most rows of a values tile */
+enum { LANES = 16, WIDE_KEYS = 8, THIN_ROWS = 8, ACCUMULATORS = 16 }; /* WIDE_KEYS: keys of a wide tile */
+typedef __m512 vec;
+typedef __mmask16 vec_mask;
+typedef __mmask16 vec_part;
+
+static inline vec vec_set1(float x) { return _mm512_set1_ps(x); }
+static inline vec vec_zero(void) { return _mm512_setzero_ps(); }
+static inline vec vec_iota(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+static inline vec vec_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void vec_store(float *p, vec x) { _mm512_storeu_ps(p, x); }
+static inline vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+static inline vec vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
+static inline vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+static inline vec vec_div(vec a, vec b) { return _mm512_div_ps(a, b); }
+static inline vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vec_mask vec_lt(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+static inline vec_mask vec_eq(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+static inline vec_mask vec_and(vec_mask a, vec_mask b) { return (vec_mask)(a & b); }
+static inline vec vec_select(vec_mask mask, vec yes, vec no) { return _mm512_mask_blend_ps(mask, no, yes); }
+static inline bool vec_any(vec_mask mask) { return mask != 0; }
+/* b where either is NaN */
+static inline vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
+static inline vec vec_abs(vec x) { return _mm512_abs_ps(x); }
+static inline vec vec_round(vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127, as on every ISA */
+static inline vec vec_scale2(vec x, vec n) {
+    __m512i exponent = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
+    return _mm512_mul_ps(x, _mm512_castsi512_ps(exponent));
+}
+static inline float vec_hmax(vec x) {
+    __m256 y = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    z = _mm_max_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
+}
+static inline float vec_hsum(vec x) {
+    __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    z = _mm_add_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
+}
+static inline void vec_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
+
+static inline void vec_transpose(vec *t) {
+    vec u[16], w[16];
+    for (int i = 0; i < 16; i += 2) {
+        u[i] = _mm512_unpacklo_ps(t[i], t[i + 1]);
+        u[i + 1] = _mm512_unpackhi_ps(t[i], t[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            w[i + 2 * j] = _mm512_shuffle_ps(u[i + j], u[i + 2 + j], 0x44);
+            w[i + 2 * j + 1] = _mm512_shuffle_ps(u[i + j], u[i + 2 + j], 0xee);
+        }
+    for (int i = 0; i < 4; i++) { /* w[4 * g + i] holds column i of each quarter, for rows 4g .. 4g + 3 */
+        vec a = _mm512_shuffle_f32x4(w[i], w[4 + i], 0x88), b = _mm512_shuffle_f32x4(w[8 + i], w[12 + i], 0x88);
+        vec c = _mm512_shuffle_f32x4(w[i], w[4 + i], 0xdd), d = _mm512_shuffle_f32x4(w[8 + i], w[12 + i], 0xdd);
+        t[i] = _mm512_shuffle_f32x4(a, b, 0x88);
+        t[i + 8] = _mm512_shuffle_f32x4(a, b, 0xdd);
+        t[i + 4] = _mm512_shuffle_f32x4(c, d, 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(c, d, 0xdd);
+    }
+}
+/* lane j: the sum of the lanes of acc[j], the same tree for every j */
+static inline vec vec_reduce(const vec *acc) {
+    vec half[8], quarter[4], pair[2];
+    for (int i = 0; i < 8; i++) { /* acc[i + (i & 4)] and the one four further: halves added, the two side by side */
+        vec a = acc[i + (i & 4)], b = acc[i + (i & 4) + 4];
+        half[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+    for (int i = 0; i < 4; i++)
+        quarter[i] = _mm512_add_ps(_mm512_shuffle_f32x4(half[i], half[i + 4], 0x88), _mm512_shuffle_f32x4(half[i], half[i + 4], 0xdd));
+    for (int i = 0; i < 2; i++)
+        pair[i] = _mm512_add_ps(_mm512_unpacklo_ps(quarter[2 * i], quarter[2 * i + 1]), _mm512_unpackhi_ps(quarter[2 * i], quarter[2 * i + 1]));
+    return _mm512_add_ps(_mm512_shuffle_ps(pair[0], pair[1], 0x44), _mm512_shuffle_ps(pair[0], pair[1], 0xee));
+}
+
+static inline vec_part vec_part_of(int64_t count) { return (vec_part)(0xffffu >> (16 - count)); } /* the first 1 .. LANES lanes */
+static inline vec widen_bf16(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+static inline vec vec_load_f32(const float *p) { return _mm512_loadu_ps(p); }
+static inline vec vec_load_f32_part(const float *p, vec_part part) { return _mm512_maskz_loadu_ps(part, p); }
+static inline vec vec_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vec vec_load_f16_part(const uint16_t *p, vec_part part) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(part, p)); }
+static inline vec vec_load_bf16(const uint16_t *p) { return widen_bf16(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vec vec_load_bf16_part(const uint16_t *p, vec_part part) { return widen_bf16(_mm256_maskz_loadu_epi16(part, p)); }
+static inline void vec_store_f32_part(float *p, vec x, vec_part part) { _mm512_mask_storeu_ps(p, part, x); }
+static inline void vec_store_f16_part(uint16_t *p, vec x, vec_part part) {
+    _mm256_mask_storeu_epi16(p, part, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+static inline void vec_store_bf16_part(uint16_t *p, vec x, vec_part part) {
+    __m512i bits = _mm512_castps_si512(x), high = _mm512_srli_epi32(bits, 16), odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    __m512i y = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), high, _mm512_set1_epi32(0x40));
+    _mm256_mask_storeu_epi16(p, part, _mm512_cvtepi32_epi16(y));
+}

@@ -1,0 +1,83 @@
+/* vec_scalar.h: the vocabulary in plain C for any machine: vectors of four floats that the compiler maps to whatever there is. */
+#include "kernels.h"
+#include "problem.h"
+#include <math.h>
+#include <string.h>
+
+#define ISA scalar
+#define THIN_TILES 2 /* the most rows of a thin tile */
+#define ROW_TILES 4  /* the most rows of a values tile */
+enum { LANES = 4, WIDE_KEYS = 4, THIN_ROWS = 2, ACCUMULATORS = 8 }; /* WIDE_KEYS: keys of a wide tile */
+typedef float vec __attribute__((vector_size(16)));
+typedef int32_t vec_mask __attribute__((vector_size(16)));
+typedef int vec_part;
+
+static inline vec vec_set1(float x) { return (vec){ x, x, x, x }; }
+static inline vec vec_zero(void) { return vec_set1(0.0f); }
+static inline vec vec_iota(void) { return (vec){ 0, 1, 2, 3 }; }
+static inline vec vec_load(const float *p) {
+    vec x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+static inline void vec_store(float *p, vec x) { memcpy(p, &x, sizeof x); }
+static inline vec vec_add(vec a, vec b) { return a + b; }
+static inline vec vec_sub(vec a, vec b) { return a - b; }
+static inline vec vec_mul(vec a, vec b) { return a * b; }
+static inline vec vec_div(vec a, vec b) { return a / b; }
+static inline vec vec_fma(vec a, vec b, vec c) { return a * b + c; }
+static inline vec_mask vec_lt(vec a, vec b) { return a < b; }
+static inline vec_mask vec_eq(vec a, vec b) { return a == b; }
+static inline vec_mask vec_and(vec_mask a, vec_mask b) { return a & b; }
+static inline vec vec_select(vec_mask mask, vec yes, vec no) { return (vec)((mask & (vec_mask)yes) | (~mask & (vec_mask)no)); }
+static inline bool vec_any(vec_mask mask) { return (mask[0] | mask[1] | mask[2] | mask[3]) != 0; }
+/* b where either is NaN */
+static inline vec vec_max(vec a, vec b) { return vec_select(a > b, a, b); }
+static inline vec vec_abs(vec x) { return (vec)((vec_mask)x & 0x7fffffff); }
+/* x for |x| < 2^22 to the nearest whole number */
+static inline vec vec_round(vec x) { return (x + 12582912.0f) - 12582912.0f; }
+/* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127 */
+static inline vec vec_scale2(vec x, vec n) { return x * (vec)((__builtin_convertvector(n, vec_mask) + 127) << 23); }
+static inline float vec_hmax(vec x) {
+    float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
+    return a > b ? a : b;
+}
+static inline float vec_hsum(vec x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+static inline void vec_prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
+
+static inline void vec_transpose(vec *t) {
+    vec u[4] = { t[0], t[1], t[2], t[3] };
+    for (int i = 0; i < 4; i++) t[i] = (vec){ u[0][i], u[1][i], u[2][i], u[3][i] };
+}
+/* lane j: the sum of the lanes of acc[j] */
+static inline vec vec_reduce(vec *acc) {
+    vec_transpose(acc);
+    return (acc[0] + acc[2]) + (acc[1] + acc[3]);
+}
+
+static inline vec_part vec_part_of(int64_t count) { return (int)count; } /* the first 1 .. LANES lanes */
+static inline vec vec_load_f32(const float *p) { return vec_load(p); }
+static inline vec vec_load_f32_part(const float *p, vec_part part) {
+    vec x = vec_zero();
+    memcpy(&x, p, (size_t)part * sizeof(float));
+    return x;
+}
+static inline vec vec_load_f16_part(const uint16_t *p, vec_part part) {
+    vec x = vec_zero();
+    for (int i = 0; i < part; i++) x[i] = attn_f16_to_f32(p[i]);
+    return x;
+}
+static inline vec vec_load_f16(const uint16_t *p) { return vec_load_f16_part(p, LANES); }
+static inline vec vec_load_bf16_part(const uint16_t *p, vec_part part) {
+    vec x = vec_zero();
+    for (int i = 0; i < part; i++) x[i] = attn_bf16_to_f32(p[i]);
+    return x;
+}
+static inline vec vec_load_bf16(const uint16_t *p) { return (vec)((vec_mask){ p[0], p[1], p[2], p[3] } << 16); }
+static inline void vec_store_f32_part(float *p, vec x, vec_part part) { memcpy(p, &x, (size_t)part * sizeof(float)); }
+static inline void vec_store_f16_part(uint16_t *p, vec x, vec_part part) {
+    for (int i = 0; i < part; i++) p[i] = attn_f32_to_f16(x[i]);
+}
+static inline void vec_store_bf16_part(uint16_t *p, vec x, vec_part part) {
+    for (int i = 0; i < part; i++) p[i] = attn_f32_to_bf16(x[i]);
+}
