@@ -1,0 +1,287 @@
+"""The rules of reports.json. Each takes a Run and the rule's own fields and returns what is wrong, as a list of sentences."""
+import dataclasses
+import operator
+import re
+
+import numpy as np
+
+import call
+import cases
+import fills
+import libattn
+import procedures
+import reference
+import variants
+from call import Config
+
+OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne}
+
+
+class Run:
+    """One case on one target: what was asked, what came out, what should have."""
+
+    def __init__(self, case, problem, expected, target, config, light=False):
+        self.case, self.problem, self.expected, self.target, self.config = case, problem, expected, target, config
+        self.layout = case["layout"]
+        self.light = light  # few repeats: a slow device
+        self._result = None
+
+    @property
+    def result(self):
+        if self._result is None:
+            self._result = call.forward(self.target, self.problem, self.layout, self.config)
+        return self._result
+
+    def again(self, problem=None, layout=None, **changes):
+        """Another call, with parts of the configuration changed."""
+        return call.forward(self.target, problem or self.problem, self.layout if layout is None else layout,
+                            dataclasses.replace(self.config, **changes))
+
+    def refused(self):
+        status = self.result.status
+        return [] if status == libattn.OK else [f"status {status}: {self.target.library.text(status)}"]
+
+    def live(self):
+        """(B, Hq, Lq): rows that are to be looked at."""
+        return np.broadcast_to(self.expected.rows[:, None, :], self.expected.lse.shape)
+
+
+def _first(bad, a, b, what):
+    """Names the worst element of a mismatch."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.where(bad, np.nan_to_num(np.abs(a - b), nan=np.inf), -1.0)
+    where = tuple(int(i) for i in np.unravel_index(int(gap.argmax()), gap.shape))
+    return [f"{what}{list(where)}: {a[where]!r}, expected {b[where]!r}; {int(bad.sum())} of {bad.size} elements are off"]
+
+
+def close(out, ref, live, atol, rtol, what="out"):
+    """|out - ref| <= atol + rtol |ref| in the live rows; NaN with NaN, infinities equal."""
+    out, ref = out.astype(np.float64), np.broadcast_to(ref, out.shape)
+    live = live.reshape(live.shape + (1,) * (out.ndim - live.ndim))
+    with np.errstate(invalid="ignore", over="ignore"):
+        good = (np.abs(out - ref) <= atol + rtol * np.abs(ref)) | (out == ref) | (np.isnan(out) & np.isnan(ref))
+    bad = ~good & live
+    return _first(bad, out, ref, what) if bad.any() else []
+
+
+UNITS = {"f32": (-126, 23), "f16": (-14, 10), "bf16": (-126, 7)}
+
+
+def ulp(values, dtype):
+    """The spacing of a type at |value|."""
+    smallest, digits = UNITS[dtype]
+    exponent = np.frexp(np.where(values == 0, 1e-300, np.abs(values)))[1] - 1
+    return np.ldexp(1.0, np.maximum(exponent, smallest) - digits)
+
+
+def within_bound(run):
+    """The library's own promise: half an ulp of the output type and 2^-24 A (8 + 2 L + S / 1024); see docs/numerics.md. Underflow of
+    a product or a probability, which the formula leaves out, may add S times the smallest float32 numbers."""
+    ref, dtype = run.expected, run.problem.dtype_out or run.problem.dtype
+    v = np.abs(run.problem.v[..., :1 << 20].astype(np.float32))
+    most = float(v.max(where=np.isfinite(v), initial=0.0))
+    with np.errstate(all="ignore"):
+        largest, count = ref.largest[..., None], ref.count[..., None]
+        bound = 0.5 * ulp(ref.out, dtype) + 2.0**-24 * ref.weight * (8 + 2 * largest + count / 1024)
+        bound = bound + count * (2.0**-148 + 2.0**-126 * most)
+        out = run.result.out.astype(np.float64)
+        top = {"f16": 65504.0}.get(dtype, 3.3e38)
+        skip = ~np.isfinite(ref.out) | (np.abs(ref.out) + bound >= top) | ~np.isfinite(bound)
+        bad = ~(np.abs(out - ref.out) <= bound) & ~skip & run.live()[..., None]
+    if not bad.any():
+        return []
+    share = np.where(bad, np.abs(out - ref.out) / bound, 0)
+    where = np.unravel_index(int(share.argmax()), share.shape)
+    return [f"error bound: out{[int(i) for i in where]} is {out[where]!r}, reference {ref.out[where]!r}, {share[where]:.2f} times the bound; "
+            f"{int(bad.sum())} of {bad.size} elements are off"]
+
+
+def match_ref(run, rule):
+    return run.refused() or close(run.result.out, run.expected.out, run.live(), rule["atol"], rule["rtol"]) + within_bound(run)
+
+
+def lse_match_ref(run, rule):
+    return run.refused() or close(run.result.lse, run.expected.lse, run.live(), rule["atol"], rule["rtol"], "lse")
+
+
+def _rows(run, rows):
+    """(B, Hq, Lq): the live rows that a rule's `rows` names."""
+    live, length = run.live(), run.problem.q.shape[2]
+    if rows == "all":
+        return live
+    if rows == "rows_without_keys":
+        return run.expected.empty()
+    flags = np.zeros(length, bool)
+    flags[rows if isinstance(rows, list) else fills.indices(rows, length)] = True
+    return live & flags
+
+
+def _each(run, rule, test, array, text):
+    rows = _rows(run, rule.get("rows", "all"))
+    flags = test(array)
+    good = flags.all(axis=3) if flags.ndim == 4 else flags
+    bad = rows & ~good
+    if not bad.any():
+        return []
+    where = tuple(int(i) for i in np.argwhere(bad)[0])
+    return [f"{text}: row {list(where)} holds {array[where]!r}; {int(bad.sum())} of {int(rows.sum())} rows are off"]
+
+
+def zero_rows(run, rule):
+    return run.refused() or _each(run, rule, lambda a: a == 0, run.result.out, "not exactly 0")
+
+
+def lse_neg_inf(run, rule):
+    return run.refused() or _each(run, rule, lambda a: a == -np.inf, run.result.lse, "lse is not -inf")
+
+
+def nan_rows(run, rule):
+    return run.refused() or _each(run, rule, np.isnan, run.result.out, "not NaN")
+
+
+def all_finite(run, rule):
+    return run.refused() or _each(run, rule, np.isfinite, run.result.out, "not finite")
+
+
+def error(run, rule):
+    """An error, nothing written. Every code of the cases is some status of ours; which one, its text tells."""
+    if run.result.status == libattn.OK:
+        return ["success where an error was expected"]
+    return list(run.result.violations)
+
+
+def output_untouched(run, rule):
+    changed = [name for name in ("out", "lse") if (np.ascontiguousarray(getattr(run.result, name)).view(np.uint8) != 0xFF).any()]
+    return [f"{name} was written" for name in changed] + run.result.violations
+
+
+def any_of(run, rule):
+    wrong = []
+    for part in rule["of"]:
+        found = RULES[part["rule"]](run, part)
+        if not found:
+            return []
+        wrong.append(f"{part['rule']}: {'; '.join(found)}")
+    return [f"none of: {' | '.join(wrong)}"]
+
+
+def no_oob(run, rule):
+    """Both ends of every buffer in turn against an unmapped page. A fault ends the child, which the caller sees."""
+    wrong = []
+    for at_end in (True, False):
+        for workspace in (True, False):
+            other = run.again(at_end=at_end, workspace=workspace)
+            wrong += other.violations
+            if other.status != run.result.status:
+                wrong.append(f"status {other.status} with buffers {'ending' if at_end else 'beginning'} at an unmapped page")
+    return wrong
+
+
+def no_write_outside(run, rule):
+    return list(run.result.violations)
+
+
+def bitwise_repeat(run, rule):
+    """Repeats in the same buffers; outputs (and a caller's workspace) are NaN before each."""
+    whole = call.uniform(run.problem)
+    ready = call.Prepared(run.target.context(run.config), whole, run.layout, run.config)
+    first = ready.call()
+    for n in range(2 if run.light else int(rule.get("n", 2)) - 1):
+        differ = first.bits_differ(ready.call())
+        if differ:
+            return [f"call {n + 2}: {differ}"]
+    return run.refused() or (["the repeats differ from the first call"] if first.bits_differ(run.result) else [])
+
+
+def _replaced(problem, what, test, value):
+    """The problem with the keys (rows, batches, heads) that pass the test replaced by other random values."""
+    generator = np.random.default_rng(20031)
+    axis = {"keys": 2, "key": 2, "rows": 2, "row": 2, "batches": 0, "batch": 0, "batch rows": 0, "heads": 1, "kv heads": 1}[what]
+    names = ("q",) if what.startswith("row") else ("k", "v") if what.startswith(("key", "kv", "head")) else ("q", "k", "v")
+    changed = {}
+    for name in names:
+        array = getattr(problem, name).copy()
+        flags = test(np.arange(array.shape[axis]), value)
+        shape = [1] * 4
+        shape[axis] = -1
+        noise = fills.rounded(generator.standard_normal(array.shape) * 3, problem.dtype)
+        changed[name] = np.where(flags.reshape(shape), noise, array).astype(array.dtype)
+    return problem.replace(**changed)
+
+
+def bitwise_same_rows(run, rule):
+    """rows "< j" keep their bits when "keys >= j replaced", for each j."""
+    rows = re.fullmatch(r"(<=|<|>=|>|==|!=)\s*j", rule["rows"])
+    when = re.fullmatch(r"(keys?|rows?|batches|batch rows|batch|heads|kv heads) (<=|<|>=|>|==|!=) j replaced", rule["when"])
+    if not rows or not when:
+        raise fills.UnknownRule(f"bitwise_same_rows rows '{rule['rows']}' when '{rule['when']}'")
+    wrong = run.refused()
+    axis = 0 if when.group(1).startswith("batch") else 2
+    for j in rule["j"]:
+        other = run.again(problem=_replaced(run.problem, when.group(1), OPERATORS[when.group(2)], j))
+        flags = OPERATORS[rows.group(1)](np.arange(run.problem.q.shape[axis]), j)
+        cut = lambda r: call.Result(r.status, np.compress(flags, r.out, axis), np.compress(flags, r.lse, axis))
+        differ = cut(run.result).bits_differ(cut(other))
+        if differ:
+            wrong.append(f"j = {j}: {differ}")
+    return wrong
+
+
+def bitwise_same_or_close(run, rule):
+    """over "threads 1,2,3": this library promises equal bits for threads and passes; for the rest the rule's tolerance decides."""
+    name, values = rule["over"].split(" ", 1)
+    wrong, first = run.refused(), None
+    for text in values.split(","):
+        value = int(text)
+        if name in ("threads", "passes", "chunk"):
+            result = run.again(**{name: value})
+        elif name in ("num_splits", "splits"):
+            result = call.forward(run.target, run.problem, run.layout, variants.splits(run.problem, value, run.config))
+        else:
+            raise fills.UnknownRule(f"bitwise_same_or_close over '{rule['over']}'")
+        first = first or result
+        differ = first.bits_differ(result)
+        if differ and name in ("threads", "passes"):
+            wrong.append(f"{name} {value}: {differ}")
+        elif differ:
+            wrong += close(result.out, first.out.astype(np.float64), run.live(), rule.get("atol", 0), rule.get("rtol", 0), f"{name} {value}: out")
+    return wrong
+
+
+def close_to_variant(run, rule):
+    variant = variants.read(run.case, run.problem, rule["variant"], run.config)
+    other = variants.run(run.target, variant)
+    if other.status != libattn.OK:
+        return [f"variant '{rule['variant']}': {run.target.library.text(other.status)}"]
+    rows, base = variant.rows, variant.base_rows
+    live = run.live()[:, :, base]
+    wrong = close(run.result.out[:, :, base], other.out[:, :, rows].astype(np.float64), live, rule.get("atol", 0), rule.get("rtol", 0),
+                  f"against '{rule['variant']}': out")
+    return run.refused() or wrong + other.violations
+
+
+def _documented(run, rule):
+    """The public header has a sentence about what the case does."""
+    text = " ".join(libattn.HEADER.read_text().replace("\n *", "\n").split())
+    sentences = {
+        "oob": "an entry is negative or above problem.len_kv", "alias": "out: overlaps an input", "api": "A call that fails has written nothing",
+        "threads": "Calls on one context from several threads are safe", "masked-row": "A row that sees nothing: out = 0, lse = -inf",
+        "poison": "What is invisible never changes a bit", "nan-propagation": "A NaN or Inf in a visible key reaches the rows that see it",
+        "determinism": "not on threads, passes, or the other sequences", "causal-align": "d = offset + (align is bottom-right",
+        "softcap": "with a softcap c > 0", "sinks": "one more score a row, that has no value", "empty": "count 0 gives out = 0, lse = -inf",
+    }
+    sentence = sentences.get(run.case["kind"])
+    return [] if sentence and sentence in text else [f"nothing in the header for kind '{run.case['kind']}'"]
+
+
+RULES = {
+    "match_ref": match_ref, "lse_match_ref": lse_match_ref, "zero_rows": zero_rows, "lse_neg_inf": lse_neg_inf, "nan_rows": nan_rows,
+    "all_finite": all_finite, "error": error, "any_of": any_of, "no_oob": no_oob, "no_fault": no_oob, "no_write_outside": no_write_outside,
+    "bitwise_repeat": bitwise_repeat, "bitwise_same_rows": bitwise_same_rows, "bitwise_same_or_close": bitwise_same_or_close,
+    "close_to_variant": close_to_variant, "output_untouched": output_untouched, "documented": _documented,
+    "ok_empty": procedures.ok_empty, "merge_parts": procedures.merge_parts, "merge_values": procedures.merge_values,
+    "rss_growth_max": procedures.rss_growth_max, "thread_count_restored": procedures.thread_count_restored,
+    "scratch_max": procedures.scratch_max, "completes_within": procedures.completes_within, "race_free": procedures.race_free,
+    "fp_env_unchanged": procedures.fp_env_unchanged, "query_equals_call": procedures.query_equals_call,
+}
+TIMED = {"time_ratio"}  # only on request: see test_perf.py
