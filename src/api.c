@@ -1,0 +1,334 @@
+/* api.c: the entry points of attn.h: check what the caller gave, lend a workspace, call the device. No arithmetic of its own. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L /* posix_memalign */
+#endif
+#include "attn/attn.h"
+#include "device.h"
+#include "version.h"
+#include <errno.h>
+#include <fenv.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { most_threads = 1024, workspace_alignment = 64, entry_alignment = 128 };
+
+/* The structs as they first came out; what is added later lies behind. */
+enum {
+    first_options = offsetof(attn_options, executor) + sizeof(const attn_executor *),
+    first_explanation = offsetof(attn_explanation, reason) + sizeof(((attn_explanation *)0)->reason),
+    first_description = offsetof(attn_description, pool) + sizeof(const char *)
+};
+
+static size_t stamped_size(uint32_t stamp) { return stamp & 0xffff; }
+
+static attn_status stamp_check(uint32_t stamp, size_t first, size_t known) {
+    size_t size = stamped_size(stamp);
+    if (stamp - size != 0x41540000u || size < first) return ATTN_ERROR_UNINITIALISED;
+    return size > known ? ATTN_ERROR_NEWER : ATTN_OK;
+}
+
+/* ---- what a call leaves as it found it: errno, and the floating-point environment, on which no answer depends either ---- */
+typedef struct caller {
+    int error;
+    fenv_t environment;
+} caller;
+
+static void enter(caller *c) {
+    c->error = errno;
+    fegetenv(&c->environment);
+    fesetenv(FE_DFL_ENV);
+}
+
+static attn_status leave(const caller *c, attn_status status) {
+    fesetenv(&c->environment);
+    errno = c->error;
+    return status;
+}
+
+/* ---- contexts across fork ----
+ * Of the threads of the parent the child has only one. A context that another was using at that moment would stay locked, and its workspace
+ * might be half exchanged: the child forgets that workspace and starts with an open lock. */
+typedef struct entry {
+    attn_context context; /* first: an attn_context * from outside is an entry * */
+    struct entry *next, **link;
+} entry;
+_Static_assert(sizeof(entry) <= entry_alignment, "an entry lies in one page, so that fork copies lock and workspace as of one moment");
+
+static pthread_mutex_t entries_lock = PTHREAD_MUTEX_INITIALIZER;
+static entry *entries;
+
+static void before_fork(void) { pthread_mutex_lock(&entries_lock); }
+
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&entries_lock); }
+
+static void after_fork_in_child(void) {
+    for (entry *e = entries; e != NULL; e = e->next) {
+        if (pthread_mutex_trylock(&e->context.lock) == 0) {
+            pthread_mutex_unlock(&e->context.lock);
+            continue;
+        }
+        pthread_mutex_init(&e->context.lock, NULL);
+        e->context.workspace = NULL;
+        e->context.workspace_size = 0;
+    }
+    pthread_mutex_unlock(&entries_lock);
+}
+
+static attn_status enlist(entry *e) {
+    static int watching;
+    pthread_mutex_lock(&entries_lock);
+    if (!watching) watching = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+    if (watching) {
+        e->next = entries;
+        e->link = &entries;
+        if (entries != NULL) entries->link = &e->next;
+        entries = e;
+    }
+    pthread_mutex_unlock(&entries_lock);
+    return watching ? ATTN_OK : ATTN_ERROR_OUT_OF_MEMORY;
+}
+
+static void delist(entry *e) {
+    pthread_mutex_lock(&entries_lock);
+    *e->link = e->next;
+    if (e->next != NULL) e->next->link = e->link;
+    pthread_mutex_unlock(&entries_lock);
+}
+
+/* ---- open and close ---- */
+static const attn_device_table *device_of(attn_device device) {
+    switch (device) {
+    case ATTN_CPU:
+        return &attn_cpu_device;
+    case ATTN_REFERENCE:
+        return &attn_reference_device;
+    }
+    return NULL;
+}
+
+static attn_status options_check(const attn_options *given, attn_options *options) {
+    *options = (attn_options)ATTN_OPTIONS_INIT;
+    if (given != NULL) {
+        attn_status status = stamp_check(given->stamp, first_options, sizeof *options);
+        if (status != ATTN_OK) return status;
+        memcpy(options, given, stamped_size(given->stamp));
+        options->stamp = ATTN_STAMP(attn_options);
+    }
+    const attn_executor *executor = options->executor;
+    if (device_of(options->device) == NULL) return ATTN_ERROR_DEVICE;
+    if (options->threads < 0 || options->threads > most_threads) return ATTN_ERROR_THREADS;
+    if (executor != NULL && (executor->run == NULL || executor->threads < 1 || executor->threads > most_threads))
+        return ATTN_ERROR_EXECUTOR;
+    if (options->passes < 0 || options->passes > 2) return ATTN_ERROR_PASSES;
+    return options->chunk < 0 ? ATTN_ERROR_CHUNK : ATTN_OK;
+}
+
+static attn_status open_device(attn_context *context, const attn_options *options) {
+    if (pthread_mutex_init(&context->lock, NULL) != 0) return ATTN_ERROR_OUT_OF_MEMORY;
+    attn_status status = enlist((entry *)context);
+    if (status == ATTN_OK) {
+        context->device = device_of(options->device);
+        status = context->device->open(context, options);
+        if (status == ATTN_OK) return ATTN_OK;
+        delist((entry *)context);
+    }
+    pthread_mutex_destroy(&context->lock);
+    return status;
+}
+
+static attn_status open_context(attn_context **context, const attn_options *given) {
+    attn_options options;
+    if (context == NULL) return ATTN_ERROR_NULL_RESULT;
+    *context = NULL;
+    attn_status status = options_check(given, &options);
+    if (status != ATTN_OK) return status;
+    void *memory = NULL;
+    if (posix_memalign(&memory, entry_alignment, sizeof(entry)) != 0) return ATTN_ERROR_OUT_OF_MEMORY;
+    entry *made = memset(memory, 0, sizeof(entry));
+    status = open_device(&made->context, &options);
+    if (status != ATTN_OK)
+        free(made);
+    else
+        *context = &made->context;
+    return status;
+}
+
+attn_status attn_open(attn_context **context, const attn_options *options) {
+    caller c;
+    enter(&c);
+    return leave(&c, open_context(context, options));
+}
+
+void attn_close(attn_context *context) {
+    if (context == NULL) return;
+    caller c;
+    enter(&c);
+    context->device->close(context);
+    delist((entry *)context);
+    pthread_mutex_destroy(&context->lock);
+    free(context->workspace);
+    free(context);
+    leave(&c, ATTN_OK);
+}
+
+/* ---- the context's own workspace ---- */
+/* With the lock held. The old one stays until there is a larger one. */
+static attn_status grow_workspace(attn_context *context, size_t needed) {
+    if (needed <= context->workspace_size) return ATTN_OK;
+    void *larger = NULL;
+    if (needed > PTRDIFF_MAX || posix_memalign(&larger, workspace_alignment, needed) != 0) return ATTN_ERROR_OUT_OF_MEMORY;
+    free(context->workspace);
+    context->workspace = larger;
+    context->workspace_size = needed;
+    return ATTN_OK;
+}
+
+/* One call of forward or merge. */
+typedef struct work {
+    const attn_problem *problem;
+    bool merges;
+    const attn_state *states; /* of a merge */
+    int64_t count;
+} work;
+
+static attn_status run(attn_context *context, const work *w, const attn_args *args) {
+    if (w->merges) return context->device->merge(context, w->problem, w->states, w->count, args);
+    return context->device->forward(context, w->problem, args);
+}
+
+static attn_status run_with_workspace(attn_context *context, const work *w, attn_args *args, size_t needed) {
+    if (needed == 0 || args->workspace != NULL) return run(context, w, args);
+    pthread_mutex_lock(&context->lock);
+    attn_status status = grow_workspace(context, needed);
+    if (status == ATTN_OK) {
+        args->workspace = context->workspace;
+        args->workspace_size = context->workspace_size;
+        status = run(context, w, args);
+    }
+    pthread_mutex_unlock(&context->lock);
+    return status;
+}
+
+/* ---- the work ---- */
+static attn_status problem_check(const attn_context *context, const attn_problem *given, attn_problem *problem) {
+    return context == NULL ? ATTN_ERROR_NULL_CONTEXT : attn_problem_check(given, problem);
+}
+
+static attn_status workspace(attn_context *context, const attn_problem *given, size_t *bytes) {
+    attn_problem problem;
+    attn_status status = problem_check(context, given, &problem);
+    if (status != ATTN_OK) return status;
+    if (bytes == NULL) return ATTN_ERROR_NULL_RESULT;
+    *bytes = context->device->workspace(context, &problem);
+    return ATTN_OK;
+}
+
+static attn_status reserve(attn_context *context, const attn_problem *given) {
+    attn_problem problem;
+    attn_status status = problem_check(context, given, &problem);
+    if (status != ATTN_OK) return status;
+    pthread_mutex_lock(&context->lock);
+    status = grow_workspace(context, context->device->workspace(context, &problem));
+    pthread_mutex_unlock(&context->lock);
+    return status;
+}
+
+static attn_status forward(attn_context *context, const attn_problem *given, const attn_args *given_args) {
+    attn_problem problem;
+    attn_args args;
+    attn_status status = problem_check(context, given, &problem);
+    if (status != ATTN_OK) return status;
+    size_t needed = context->device->workspace(context, &problem);
+    if ((status = attn_args_check(&problem, given_args, needed, &args)) != ATTN_OK) return status;
+    return run_with_workspace(context, &(work){ .problem = &problem }, &args, needed);
+}
+
+static attn_status merge(attn_context *context, const attn_problem *given, const attn_state *states, int64_t count,
+                         const attn_args *given_args) {
+    attn_problem problem;
+    attn_args args;
+    attn_status status = problem_check(context, given, &problem);
+    if (status != ATTN_OK) return status;
+    size_t needed = context->device->workspace(context, &problem);
+    if ((status = attn_merge_check(&problem, states, count, given_args, needed, &args)) != ATTN_OK) return status;
+    return run_with_workspace(context, &(work){ &problem, true, states, count }, &args, needed);
+}
+
+static attn_status explain(attn_context *context, const attn_problem *given, attn_explanation *explanation) {
+    attn_problem problem;
+    attn_status status = problem_check(context, given, &problem);
+    if (status != ATTN_OK) return status;
+    if (explanation == NULL) return ATTN_ERROR_NULL_RESULT;
+    if ((status = stamp_check(explanation->stamp, first_explanation, sizeof *explanation)) != ATTN_OK) return status;
+    attn_explanation made = { .stamp = explanation->stamp, .device = context->device->name };
+    context->device->explain(context, &problem, &made);
+    memcpy(explanation, &made, stamped_size(made.stamp));
+    return ATTN_OK;
+}
+
+/* ---- about the context and the machine ---- */
+static attn_status describe(attn_context *context, attn_description *description) {
+    if (context == NULL) return ATTN_ERROR_NULL_CONTEXT;
+    if (description == NULL) return ATTN_ERROR_NULL_RESULT;
+    attn_status status = stamp_check(description->stamp, first_description, sizeof *description);
+    if (status != ATTN_OK) return status;
+    attn_description made = { .stamp = description->stamp, .device = context->device->name };
+    context->device->describe(context, &made);
+    memcpy(description, &made, stamped_size(made.stamp));
+    return ATTN_OK;
+}
+
+static attn_status measure(attn_context *context, attn_ceiling ceiling, double *per_second) {
+    if (context == NULL) return ATTN_ERROR_NULL_CONTEXT;
+    if (per_second == NULL) return ATTN_ERROR_NULL_RESULT;
+    if (ceiling != ATTN_DRAM_READ && ceiling != ATTN_FMA_F32) return ATTN_ERROR_CEILING;
+    double measured = 0.0;
+    attn_status status = context->device->measure(context, ceiling, &measured);
+    if (status == ATTN_OK) *per_second = measured;
+    return status;
+}
+
+/* ---- the entries themselves ---- */
+attn_status attn_workspace(attn_context *context, const attn_problem *problem, size_t *bytes) {
+    caller c;
+    enter(&c);
+    return leave(&c, workspace(context, problem, bytes));
+}
+
+attn_status attn_reserve(attn_context *context, const attn_problem *problem) {
+    caller c;
+    enter(&c);
+    return leave(&c, reserve(context, problem));
+}
+
+attn_status attn_forward(attn_context *context, const attn_problem *problem, const attn_args *args) {
+    caller c;
+    enter(&c);
+    return leave(&c, forward(context, problem, args));
+}
+
+attn_status attn_merge(attn_context *context, const attn_problem *problem, const attn_state *states, int64_t count, const attn_args *args) {
+    caller c;
+    enter(&c);
+    return leave(&c, merge(context, problem, states, count, args));
+}
+
+attn_status attn_explain(attn_context *context, const attn_problem *problem, attn_explanation *explanation) {
+    caller c;
+    enter(&c);
+    return leave(&c, explain(context, problem, explanation));
+}
+
+attn_status attn_describe(attn_context *context, attn_description *description) {
+    caller c;
+    enter(&c);
+    return leave(&c, describe(context, description));
+}
+
+attn_status attn_measure(attn_context *context, attn_ceiling ceiling, double *per_second) {
+    caller c;
+    enter(&c);
+    return leave(&c, measure(context, ceiling, per_second));
+}
+
+const char *attn_version(void) { return ATTN_VERSION_TEXT; }
