@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { CODES = 64, WORKSPACE = 1000 };
+enum { CODES = 64, WORKSPACE = 1024 };
 
 static bool reached[CODES];
 
@@ -127,6 +127,7 @@ static void broken_problems(void) {
 }
 
 static void broken_arguments(void) {
+    static const int32_t lengths[2] = { 1, 1 };
     FORWARD(ERROR_UNINITIALISED, x.a.stamp = 1);
     FORWARD(ERROR_UNINITIALISED, x.a.stamp -= 8);
     FORWARD(ERROR_NEWER, x.a.stamp += 8);
@@ -172,6 +173,8 @@ static void broken_arguments(void) {
     FORWARD(ERROR_LSE_OVERLAPS, x.a.lse = address(0x70000));
     FORWARD(ERROR_LSE_OVERLAPS, x.a.lse = address(0x80000));
     FORWARD(ERROR_LSE_OVERLAPS, x.a.lse = (float *)(void *)x.len_kv);
+    FORWARD(ERROR_LSE_OVERLAPS, x.a.lse = (float *)(void *)lengths; x.a.len_q = lengths);
+    FORWARD(ERROR_LSE_OVERLAPS, x.a.lse = (float *)(void *)lengths; x.a.len_kv = lengths);
     FORWARD(ERROR_LSE_OVERLAPS, x.a.lse = address(0x90000));
     FORWARD(ERROR_WORKSPACE_OVERLAPS, x.a.workspace = address(0x10000));
     FORWARD(ERROR_WORKSPACE_OVERLAPS, x.a.workspace = address(0x30000 + 2 * 2 * 24 * 8 * 2 - 64));
@@ -199,6 +202,7 @@ static void broken_merges(void) {
     MERGE(ERROR_WORKSPACE_MISALIGNED, x.a.workspace = address(0x90001));
     MERGE(ERROR_OUT_OVERLAPS, x.a.lse = x.a.out);
     MERGE(ERROR_OUT_OVERLAPS, x.a.out = x.states);
+    MERGE(ERROR_OUT_OVERLAPS, x.a.out = x.len_q);
     MERGE(ERROR_LSE_OVERLAPS, x.a.lse = (float *)(void *)x.states);
     MERGE(ERROR_STATE_OVERLAPS, x.a.out = address(0x120000));
     MERGE(ERROR_STATE_OVERLAPS, x.states[2].lse = x.a.lse);
@@ -258,12 +262,44 @@ static void unused_strides(void) {
     EXPECT(attn_problem_check(&given, &p) == ATTN_OK, "decode");
     EXPECT(p.q.batch == 0 && p.q.head == 4 && p.q.row == 0, "q: %" PRId64 " %" PRId64 " %" PRId64, p.q.batch, p.q.head, p.q.row);
     EXPECT(p.k.batch == 0 && p.k.head == 0 && p.k.row == 4, "k: %" PRId64 " %" PRId64 " %" PRId64, p.k.batch, p.k.head, p.k.row);
+    EXPECT(p.lse.head == 1 && p.out.head == 4, "lse: %" PRId64 ", out: %" PRId64, p.lse.head, p.out.head);
     EXPECT(p.mask.head == 0 && p.mask.key == 0, "no mask");
     given.type_mask = ATTN_BOOL;
     EXPECT(attn_problem_check(&given, &p) == ATTN_OK, "mask");
     EXPECT(p.mask.batch == 0 && p.mask.head == 2 && p.mask.row == 0 && p.mask.key == 4, "mask");
     given.len_kv = 0;
     EXPECT(attn_problem_check(&given, &p) == ATTN_OK && p.k.row == 0 && p.mask.head == 0 && p.q.head == 4, "no keys");
+}
+
+/* Each tensor flush against out and against lse, on both sides, and then an element (of the workspace, 64 bytes) too close. */
+static void flush_tensors(void) {
+    static const struct {
+        const char *name;
+        size_t field, bytes, step;
+    } tensors[] = { { "q", offsetof(attn_args, q), 2 * 4 * 16 * 8 * 2, 2 },
+                    { "k", offsetof(attn_args, k), 2 * 2 * 24 * 8 * 2, 2 },
+                    { "v", offsetof(attn_args, v), 2 * 2 * 24 * 6 * 2, 2 },
+                    { "mask", offsetof(attn_args, mask), 2 * 4 * 16 * 24 * 4, 4 },
+                    { "sinks", offsetof(attn_args, sinks), 4 * 4, 4 },
+                    { "slopes", offsetof(attn_args, slopes), 4 * 4, 4 },
+                    { "workspace", offsetof(attn_args, workspace), WORKSPACE, 64 } };
+    const uint64_t out = 0x50000, out_end = out + 2 * 4 * 16 * 6 * 2, lse = 0x60000, lse_end = lse + 2 * 4 * 16 * 4;
+    for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {
+        size_t bytes = tensors[t].bytes, step = tensors[t].step;
+        uint64_t apart[] = { out - bytes, out_end, lse - bytes, lse_end };
+        uint64_t close[] = { out - bytes + step, out_end - step, lse - bytes + step, lse_end - step };
+        for (int n = 0; n < 4; n++) {
+            asked x = right();
+            x.p.dim_v = 6;
+            attn_problem_dense(&x.p, ATTN_BHLD);
+            void *at = address(apart[n]);
+            memcpy((char *)&x.a + tensors[t].field, &at, sizeof at);
+            expect_status(forward_status(&x), ATTN_OK, n, tensors[t].name);
+            at = address(close[n]);
+            memcpy((char *)&x.a + tensors[t].field, &at, sizeof at);
+            expect_status(forward_status(&x), n < 2 ? ATTN_ERROR_OUT_OVERLAPS : ATTN_ERROR_LSE_OVERLAPS, n, tensors[t].name);
+        }
+    }
 }
 
 static bool same_strides(attn_strides s, int64_t batch, int64_t head, int64_t row) {
@@ -347,6 +383,7 @@ int main(int argc, char **argv) {
     broken_arguments();
     broken_merges();
     legal();
+    flush_tensors();
     unused_strides();
     setting_up();
     silly_sizes();
