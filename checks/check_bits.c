@@ -1,0 +1,277 @@
+/* check_bits.c: a row's bits depend on its problem, inputs and kernel, and on nothing else: not on threads, passes, who runs them, whose
+ * workspace, what ran before, the batch around it, or the caller's floating-point environment (which comes back as it was). */
+#include "harness.h"
+#include <fenv.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined __x86_64__ || defined __i386__
+#include <xmmintrin.h>
+#endif
+
+static const char *isa;
+
+static void note(const check_case *c, const char *what) {
+    char prefix[128];
+    snprintf(prefix, sizeof prefix, "%s, %s", isa, what);
+    check_case_note(c, prefix);
+}
+
+/* ---- ways to run ---- */
+/* The host's own threads in the meanest order: backwards, and the odd ones on a second thread at the same time. */
+typedef struct half {
+    attn_job job;
+    void *state;
+    size_t count, first;
+} half;
+static void *run_half(void *at) {
+    half *h = at;
+    for (size_t n = h->count; n-- > 0;)
+        if (n % 2 == h->first) h->job(h->state, n);
+    return NULL;
+}
+static void run_backwards(void *host, attn_job job, void *state, size_t count) {
+    half odd = { job, state, count, 1 }, even = { job, state, count, 0 };
+    pthread_t thread;
+    ++*(int *)host;
+    bool other = pthread_create(&thread, NULL, run_half, &odd) == 0;
+    run_half(&even);
+    if (other)
+        pthread_join(thread, NULL);
+    else
+        run_half(&odd);
+}
+
+typedef struct way {
+    int threads, passes;
+    bool executor, workspace;
+} way;
+static const way ways[] = { { 1, 0, false, false },  { 1, 1, false, true },  { 1, 2, false, false }, { 2, 0, false, false },
+                            { 2, 1, false, false },  { 2, 2, false, true },  { 3, 0, false, false }, { 3, 2, false, false },
+                            { 5, 1, false, true },   { 5, 2, false, false }, { 8, 0, false, true },  { 16, 2, false, false },
+                            { 64, 0, false, false }, { 64, 2, false, true }, { 3, 0, true, false },  { 7, 2, true, true },
+                            { 16, 1, true, false } };
+enum { WAYS = sizeof ways / sizeof *ways };
+static attn_context *contexts[WAYS];
+static int executor_calls;
+
+static void open_ways(void) {
+    for (int n = 0; n < WAYS; n++) {
+        attn_executor executor = { run_backwards, &executor_calls, ways[n].threads };
+        attn_options options = ATTN_OPTIONS_INIT;
+        options.isa = isa;
+        options.passes = ways[n].passes;
+        options.threads = ways[n].executor ? 0 : ways[n].threads;
+        options.executor = ways[n].executor ? &executor : NULL;
+        CHECK_OK(attn_open(&contexts[n], &options), "open");
+        memset(&executor, 0, sizeof executor); /* it was copied */
+        if (!contexts[n]) exit(check_end());
+    }
+}
+
+static void run_way(check_case *c, int n) {
+    char what[64];
+    snprintf(what, sizeof what, "threads %d passes %d%s%s", ways[n].threads, ways[n].passes, ways[n].executor ? " executor" : "",
+             ways[n].workspace ? " own workspace" : "");
+    note(c, what);
+    if (ways[n].workspace) check_case_workspace(c, contexts[n], CHECK_AT_START);
+    check_case_forward(c, contexts[n]);
+    c->args.workspace = NULL;
+    c->args.workspace_size = 0;
+}
+
+static void same_in_every_way(check_case *c) {
+    run_way(c, 0);
+    check_bits bits = check_bits_take(c);
+    for (int n = 1; n < WAYS; n++) {
+        run_way(c, n);
+        check_bits_same(&bits, c, "another way to run");
+    }
+    run_way(c, 0);
+    check_bits_same(&bits, c, "once more");
+    check_bits_free(&bits);
+}
+
+static void any_problem(check_random *random) {
+    check_case c;
+    check_case_random(&c, random, 1e6);
+    check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
+    same_in_every_way(&c);
+    check_case_free(&c);
+}
+
+/* Few jobs and long keys, where the plan cuts keys into chunks for two passes. */
+static void long_keys(check_random *random) {
+    static const int64_t lens_kv[] = { 2047, 2048, 2049, 5000, 9001 };
+    static const attn_type types[] = { ATTN_F32, ATTN_F16, ATTN_BF16 };
+    check_case c;
+    attn_type type = CHECK_PICK(random, types);
+    int64_t len_kv = CHECK_PICK(random, lens_kv);
+    check_case_init(&c, type, 1, 4, 1, 1 + check_below(random, 3), len_kv, 32);
+    c.problem.align = ATTN_BOTTOM_RIGHT;
+    if (check_chance(random, 0.5)) c.problem.right = 0;
+    if (check_chance(random, 0.3)) c.problem.left = 1500;
+    c.with_len_kv = check_chance(random, 0.3);
+    check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
+    same_in_every_way(&c);
+    check_case_free(&c);
+}
+
+/* ---- the batch around a row ---- */
+static int same_rows(const check_case *c, const check_bits *bits, int64_t b) {
+    const attn_problem *p = &c->problem;
+    size_t row = (size_t)p->dim_v * check_size(p->type_out);
+    for (int64_t h = 0; h < p->heads_q; h++) {
+        for (int64_t i = 0; i < check_len_q(c, b); i++) {
+            const unsigned char *now = check_at(&c->out, b, h, i, 0), *lse = check_at(&c->lse, b, h, i, 0);
+            if (memcmp(now, bits->data + (now - c->out.buffer.data), row)) return 0;
+            if (memcmp(lse, bits->data + c->out.buffer.size + (lse - c->lse.buffer.data), 4)) return 0;
+        }
+    }
+    return 1;
+}
+
+/* Each sequence alone (a batch of one, found by moved pointers) against all of them in one call. */
+static void alone(check_random *random) {
+    check_case c;
+    do check_case_random(&c, random, 1e6);
+    while (c.problem.batch < 2 || !c.with_lse);
+    check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
+    note(&c, "alone");
+    attn_context *context = contexts[3];
+    check_case_forward(&c, context);
+    check_bits bits = check_bits_take(&c);
+    check_case_clear(&c);
+    for (int64_t b = 0; b < c.problem.batch; b++) {
+        attn_problem p = c.problem;
+        attn_args args = c.args;
+        p.batch = 1;
+        args.q = check_at(&c.q, b, 0, 0, 0);
+        args.k = check_at(&c.k, b, 0, 0, 0);
+        args.v = check_at(&c.v, b, 0, 0, 0);
+        args.out = check_at(&c.out, b, 0, 0, 0);
+        args.lse = (float *)(void *)check_at(&c.lse, b, 0, 0, 0);
+        if (args.mask) args.mask = check_at(&c.mask, b, 0, 0, 0);
+        if (args.len_q) args.len_q += b;
+        if (args.len_kv) args.len_kv += b;
+        CHECK_OK(attn_forward(context, &p, &args), "forward");
+        CHECK(same_rows(&c, &bits, b), "sequence %d alone has other bits than in its batch", (int)b);
+    }
+    check_bits_free(&bits);
+    check_case_free(&c);
+}
+
+/* Room for more keys than there are: len_kv as an argument below the problem's, against a problem of exactly that many. */
+static void capacity(check_random *random) {
+    check_case c;
+    static const int64_t actual[] = { 1, 15, 100, 511, 512, 513, 1000 };
+    int64_t len = CHECK_PICK(random, actual);
+    check_case_init(&c, check_chance(random, 0.5) ? ATTN_F32 : ATTN_BF16, 2, 4, 2, 1 + check_below(random, 20),
+                    len + check_below(random, 600), 24);
+    c.problem.align = ATTN_BOTTOM_RIGHT;
+    if (check_chance(random, 0.5)) c.problem.right = 0;
+    check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
+    note(&c, "capacity");
+    int32_t lengths[2] = { (int32_t)len, (int32_t)len };
+    c.args.len_kv = lengths;
+    for (int n = 0; n < WAYS; n += 5) {
+        c.args.len_kv = lengths;
+        check_case_forward(&c, contexts[n]);
+        check_bits bits = check_bits_take(&c);
+        int64_t room = c.problem.len_kv;
+        c.args.len_kv = NULL;
+        c.problem.len_kv = len;
+        check_case_forward(&c, contexts[n]);
+        check_bits_same(&bits, &c, "room for more keys");
+        c.problem.len_kv = room;
+        check_bits_free(&bits);
+    }
+    check_case_free(&c);
+}
+
+/* ---- the caller's floating-point environment ---- */
+enum { MODES = 6 };
+static const char *const mode_names[MODES] = { "round up", "round down", "round to zero", "FTZ and DAZ", "flags set", "traps on" };
+
+static void enter_mode(int mode) {
+    static const int rounding[] = { FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO };
+    if (mode < 3) fesetround(rounding[mode]);
+#if defined __x86_64__ || defined __i386__
+    if (mode == 3) _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+    if (mode == 4) feraiseexcept(FE_INVALID | FE_DIVBYZERO);
+#ifdef __GLIBC__
+    if (mode == 5) feenableexcept(FE_ALL_EXCEPT);
+#endif
+}
+
+typedef struct seen {
+    int rounding, flags, traps;
+    unsigned control;
+} seen;
+static seen look(void) {
+    seen s = { fegetround(), fetestexcept(FE_ALL_EXCEPT), 0, 0 };
+#ifdef __GLIBC__
+    s.traps = fegetexcept();
+#endif
+#if defined __x86_64__ || defined __i386__
+    s.control = _mm_getcsr();
+#endif
+    return s;
+}
+
+static void environment(check_random *random) {
+    check_case c;
+    check_case_random(&c, random, 1e6);
+    check_case_build(&c, random, check_chance(random, 0.5) ? CHECK_NORMAL : CHECK_TINY, CHECK_AT_END);
+    for (int n = 0; n < WAYS; n += 4) {
+        note(&c, "environment");
+        check_case_forward(&c, contexts[n]);
+        check_bits bits = check_bits_take(&c);
+        for (int mode = 0; mode < MODES; mode++) {
+            fenv_t before;
+            check_case_clear(&c);
+            fegetenv(&before);
+            enter_mode(mode);
+            seen mine = look();
+            attn_status status = attn_forward(contexts[n], &c.problem, &c.args);
+            seen after = look();
+            fesetenv(&before);
+            CHECK(status == ATTN_OK, "%s: %s", mode_names[mode], attn_status_text(status));
+            CHECK(mine.rounding == after.rounding && mine.flags == after.flags && mine.traps == after.traps &&
+                      mine.control == after.control,
+                  "%s: left rounding %d flags %x traps %x control %x, was %d %x %x %x", mode_names[mode], after.rounding,
+                  (unsigned)after.flags, (unsigned)after.traps, after.control, mine.rounding, (unsigned)mine.flags, (unsigned)mine.traps,
+                  mine.control);
+            check_bits_same(&bits, &c, mode_names[mode]);
+        }
+        check_bits_free(&bits);
+    }
+    check_case_free(&c);
+}
+
+int main(int argc, char **argv) {
+    char isas[CHECK_ISAS][16];
+    check_begin("check_bits", argc, argv, 1);
+    int isa_count = check_isas(isas);
+    uint64_t first = check_seed;
+    for (int m = 0; m < isa_count; m++) {
+        isa = isas[m];
+        open_ways();
+        int count = check_count(12);
+        for (int n = 0; n < count; n++) {
+            check_seed = first + (uint64_t)n;
+            check_random random = check_random_from(check_seed);
+            for (int k = 0; k < 3; k++) any_problem(&random);
+            long_keys(&random);
+            alone(&random);
+            capacity(&random);
+            environment(&random);
+        }
+        for (int n = 0; n < WAYS; n++) attn_close(contexts[n]);
+    }
+    CHECK(executor_calls > 0, "the executor was never called");
+    return check_end();
+}
