@@ -10,7 +10,10 @@ set(attn_sources
     src/cpu/features.c
     src/cpu/forward.c
     src/cpu/measure.c
+    src/cpu/forward.c
+    src/cpu/measure.c
     src/cpu/pool.c
+    src/cpu/rows.c
     src/cpu/rows.c
     src/cpu/isa_scalar.c)
 
@@ -32,6 +35,7 @@ endforeach()
 
 add_library(attn_objects OBJECT ${attn_sources})
 set_target_properties(attn_objects PROPERTIES C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON)
+target_compile_definitions(attn_objects PRIVATE _POSIX_C_SOURCE=200809L)
 target_compile_options(attn_objects PRIVATE -fno-semantic-interposition)
 target_include_directories(attn_objects PRIVATE include src)
 target_link_libraries(attn_objects PRIVATE attn_flags)
