@@ -138,7 +138,7 @@ static attn_status open_device(attn_context *context, const attn_options *option
 
 static attn_status open_context(attn_context **context, const attn_options *given) {
     attn_options options;
-    if (context == NULL) return ATTN_ERROR_NULL_RESULT;
+    if (context == NULL) return ATTN_ERROR_NULL_CONTEXT;
     *context = NULL;
     attn_status status = options_check(given, &options);
     if (status != ATTN_OK) return status;
