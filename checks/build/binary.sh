@@ -21,6 +21,6 @@ segments=$(readelf -lW "$shared" | awk '$1 == "LOAD" || $1 == "GNU_STACK" { flag
 ! grep -E 'W.*E' <<<"$segments" || fail "has memory that is writable and executable"
 
 taken=$(nm -D --undefined-only --format=posix "$shared" | awk '{ sub(/@.*/, "", $1); print $1 }' | sort -u)
-foreign=$(comm -23 <(echo "$taken") <(grep -v '^#' "$imports" | sort -u))
+foreign=$(comm -23 <(echo "$taken") <(grep -v -e '^#' -e '^$' "$imports" | sort -u))
 [[ -z $foreign ]] || fail "imports what $imports does not allow:" $foreign
 echo "$size bytes stripped, $(wc -l <<<"$taken") imports"

@@ -13,7 +13,7 @@ awk 'FNR == 1 { if ($0 !~ /^\/\*/) bad("does not begin with what the file is for
     function bad(text) { printf "%s:%d: %s\n", FILENAME, FNR, text; failed = 1 }
     END { exit failed }' "${files[@]}"
 
-pattern='TO''DO|FIX''ME|X''XX|/ro''ot/|/ho''me/[a-z]'
+pattern='\b(TO''DO|FIX''ME|X''XX)\b|/ro''ot/|/ho''me/[a-z]'
 ! grep -nE "$pattern" "${files[@]}" || { echo "the lines above should not be here" >&2; exit 1; }
 
 for script in scripts/*.sh checks/build/*.sh .ci/run; do [[ -x $script ]] || { echo "$script is not executable" >&2; exit 1; }; done
