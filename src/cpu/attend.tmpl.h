@@ -15,13 +15,13 @@ static inline vec band(vec x, vec j, vec lo, vec hi) {
 static inline vec not_empty(vec top) { return vec_select(vec_eq(top, vec_set1(-INFINITY)), vec_zero(), top); }
 
 static void add_values(const attn_work *w, attn_type type, int rows, float *o, const float *p, int64_t p_row, int64_t p_key,
-                       const void *const *v, int keys) {
+                       const void *const *v, int keys, int64_t ahead) {
     if (type == ATTN_F32)
-        values_f32_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v);
+        values_f32_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v, ahead);
     else if (type == ATTN_F16)
-        values_f16_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v);
+        values_f16_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v, ahead);
     else
-        values_bf16_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v);
+        values_bf16_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v, ahead);
 }
 
 /* Hidden keys weigh 0, but 0 * NaN and 0 * Inf are NaN: a row that came out other than finite is done again with the zero row in place of
@@ -38,7 +38,7 @@ static void mend_row(const attn_work *w, int row, const float *p, int64_t p_key)
     memset(o, 0, (size_t)w->o_stride * sizeof(float));
     for (int j = w->first; j < w->end;) {
         int n = (j / ATTN_RUN + 1) * ATTN_RUN < w->end ? (j / ATTN_RUN + 1) * ATTN_RUN - j : w->end - j;
-        add_values(w, w->type_v, 1, o, p + j * p_key, 0, p_key, w->redo + j, n);
+        add_values(w, w->type_v, 1, o, p + j * p_key, 0, p_key, w->redo + j, n, 0);
         j += n;
     }
 }
@@ -79,7 +79,7 @@ static void thin_attend(const attn_work *w) {
     for (int row = 0; row < w->rows; row++) thin_softmax(w, row);
     for (int j = w->first; j < w->end;) {
         int n = (j / ATTN_RUN + 1) * ATTN_RUN < w->end ? (j / ATTN_RUN + 1) * ATTN_RUN - j : w->end - j;
-        add_values(w, w->type_v, w->rows, w->state.o, w->scores + j, ATTN_SCORES_LD, 1, w->v + j, n);
+        add_values(w, w->type_v, w->rows, w->state.o, w->scores + j, ATTN_SCORES_LD, 1, w->v + j, n, w->v_ahead);
         j += n;
     }
     if (w->mixed)
@@ -215,7 +215,7 @@ static void wide_values(const attn_work *w, const wide_range *t, const float *s,
     if (from < t->first) from = t->first;
     if (to > t->end) to = t->end;
     if (from >= to) return;
-    add_values(w, ATTN_F32, t->rows, w->state.o + t->row * w->o_stride, s + from * TILE, 1, TILE, v + (from - base), to - from);
+    add_values(w, ATTN_F32, t->rows, w->state.o + t->row * w->o_stride, s + from * TILE, 1, TILE, v + (from - base), to - from, 0);
 }
 
 static void wide_attend(const attn_work *w) {

@@ -35,8 +35,8 @@ typedef struct attn_work {
     bool mixed;                    /* some key is visible to one row and hidden from another */
     const void *const *k;          /* [ATTN_BLOCK + ATTN_KEYS_PAD]: each key's row; keys no row sees point to a zero row */
     const void *const *v;
-    const void *const *k_next;     /* rows that will be read soon, to prefetch; NULL: none. [0 .. k_next_count) */
-    int k_next_count;
+    int64_t k_row, v_row;          /* bytes between the rows of successive keys; thin kernels prefetch by them */
+    int64_t k_ahead, v_ahead;      /* bytes from a row to one that will be read a while later */
     const void *zero;              /* the zero row */
     float *scores, *convert;       /* scratch: see attn_plan */
     const void **redo;             /* scratch: [ATTN_BLOCK + ATTN_KEYS_PAD] */

@@ -9,18 +9,26 @@
 #define LOAD_PART CAT4(vec, load, NAME, part)
 #define STORE_PART CAT4(vec, store, NAME, part)
 
-/* scores of `rows` queries with LANES / rows keys: lanes run along the head dim, one reduction tree for all */
-static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, float *s, const float *q, int64_t ldq, const void *const *k, int64_t dim) {
-    enum { MOST = LANES };
+/* scores of `rows` queries with LANES / rows keys from j on: lanes run along the head dim, one reduction tree for all. Rows are read side
+ * by side, which no hardware prefetcher follows, so what comes next is prefetched here, in the order of its addresses. */
+static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, float *s, const float *q, int64_t ldq, const attn_work *w, int j) {
+    enum { MOST = LANES, WIDTH = LANES * (int)sizeof(T) };
+    const int64_t dim = w->dim_qk;
+    const void *const *k = w->k + j;
     const int keys = LANES / rows;
     const T *kp[MOST];
     vec acc[MOST];
     UNROLL for (int n = 0; n < keys; n++) kp[n] = k[n];
     UNROLL for (int i = 0; i < LANES; i++) acc[i] = vec_zero();
+    const bool dense = w->k_row == dim * (int64_t)sizeof(T);
+    const int64_t key_step = dense ? WIDTH : w->k_row, dim_step = dense ? keys * WIDTH : WIDTH;
+    const char *soon = (const char *)kp[0] + w->k_ahead;
     int64_t d = 0;
     for (; d + LANES <= dim; d += LANES) {
         vec kv[MOST];
         UNROLL for (int n = 0; n < keys; n++) kv[n] = LOAD(kp[n] + d);
+        UNROLL for (int n = 0; n < keys; n += WIDTH < 64 && keys > 1 ? 2 : 1) vec_prefetch(soon + n * key_step);
+        soon += dim_step;
         UNROLL for (int r = 0; r < rows; r++) {
             vec qv = vec_load(q + r * ldq + d);
             UNROLL for (int n = 0; n < keys; n++) acc[r * keys + n] = vec_fma(qv, kv[n], acc[r * keys + n]);
@@ -40,14 +48,14 @@ static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, float *s, const flo
 
 /* keys first .. end - 1 (rounded up to a tile: the pointers past the end are the zero row's) for all rows */
 static void CAT3(thin_scores, NAME, all)(const attn_work *w, int first, int end) {
-    const int64_t ldq = w->q_stride, dim = w->dim_qk;
+    const int64_t ldq = w->q_stride;
     for (int r = 0; r < w->rows;) {
         const int left = w->rows - r;
         const float *q = w->q + r * ldq;
         float *s = w->scores + r * ATTN_SCORES_LD;
 #define TILES(n)                                                                                                                          \
     if (left >= (n) && (n) <= THIN_ROWS) {                                                                                                \
-        for (int j = first; j < end; j += LANES / (n)) CAT3(thin_tile, NAME, x)(n, s + j, q, ldq, w->k + j, dim);                         \
+        for (int j = first; j < end; j += LANES / (n)) CAT3(thin_tile, NAME, x)(n, s + j, q, ldq, w, j);                         \
         r += (n);                                                                                                                         \
         continue;                                                                                                                         \
     }
@@ -65,11 +73,13 @@ static void CAT3(thin_scores, NAME, all)(const attn_work *w, int first, int end)
 
 /* o[row][d ..] += sum over keys of p[row][key] * v[key][d ..] for nv vectors, the last of them partial */
 static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
-                                                      const void *const *v, int keys, int64_t d, vec_part part) {
+                                                      const void *const *v, int keys, int64_t d, vec_part part,
+                                                      int64_t ahead, int64_t lines) {
     vec acc[ACCUMULATORS], vv[ACCUMULATORS];
     UNROLL for (int i = 0; i < rows * nv; i++) acc[i] = vec_zero();
     for (int j = 0; j < keys; j++) {
         const T *vp = (const T *)v[j] + d;
+        for (int64_t line = 0; line < lines; line += 64) vec_prefetch((const char *)vp + ahead + line);
         UNROLL for (int c = 0; c < nv - 1; c++) vv[c] = LOAD(vp + c * LANES);
         vv[nv - 1] = LOAD_PART(vp + (nv - 1) * LANES, part);
         UNROLL for (int r = 0; r < rows; r++) {
@@ -85,16 +95,17 @@ static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o
 
 /* all of dim_v for `rows` rows and one run of keys */
 static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
-                                                     const void *const *v, int keys, int64_t dim) {
+                                                     const void *const *v, int keys, int64_t dim, int64_t ahead) {
     const int most = ACCUMULATORS / rows < 8 ? ACCUMULATORS / rows : 8;
     int64_t d = 0, vectors = (dim + LANES - 1) / LANES, panels = (vectors + most - 1) / most;
     for (; panels > 0; panels--) { /* panels of nearly one width: a narrow last one would waste more */
         int64_t nv = (vectors + panels - 1) / panels, last = dim - (d + (nv - 1) * LANES);
         vec_part part = vec_part_of(last < LANES ? last : LANES);
+        const int64_t lines = ahead && d == 0 ? dim * (int64_t)sizeof(T) : 0; /* bytes of a row to prefetch */
         switch (nv) {
 #define PANEL(n)                                                                                                                          \
     case n:                                                                                                                               \
-        if ((n) <= ACCUMULATORS / rows) CAT3(values_panel, NAME, x)(rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o, ldo, p, p_row, p_key, v, keys, d, part); \
+        if ((n) <= ACCUMULATORS / rows) CAT3(values_panel, NAME, x)(rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o, ldo, p, p_row, p_key, v, keys, d, part, ahead, lines); \
         break;
             PANEL(1) PANEL(2) PANEL(3) PANEL(4) PANEL(5) PANEL(6) PANEL(7) PANEL(8)
 #undef PANEL
@@ -105,14 +116,14 @@ static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t
 }
 
 static void CAT3(values, NAME, all)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key, const void *const *v, int keys,
-                                    int64_t dim) {
+                                    int64_t dim, int64_t ahead) {
     for (int r = 0; r < rows;) {
         const int left = rows - r;
         float *to = o + r * ldo;
         const float *from = p + r * p_row;
 #define ROWS(n)                                                                                                                           \
     if (left >= (n)) {                                                                                                                    \
-        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, keys, dim);                                                         \
+        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, keys, dim, ahead);                                                         \
         r += (n);                                                                                                                         \
         continue;                                                                                                                         \
     }

@@ -160,6 +160,13 @@ static void seen_keys(const attn_row_block *rows, const attn_scratch *scratch, a
     while (work->first < work->end && !seen[work->end - 1]) work->end--;
 }
 
+/* Bytes to the row that lies some kilobytes of rows further: far enough for memory to answer, near enough to still be cached then. */
+static int64_t ahead(int64_t row, int64_t dim, attn_type type) {
+    const int64_t distance = 8192;
+    int64_t rows = distance / (dim * (int64_t)attn_type_size(type));
+    return (rows > 1 ? rows : 1) * row;
+}
+
 static void point_keys(const attn_call *call, const attn_row_block *rows, int64_t key, const unsigned char *seen, attn_work *work,
                        const attn_scratch *scratch) {
     const attn_problem *p = call->problem;
@@ -171,6 +178,10 @@ static void point_keys(const attn_call *call, const attn_row_block *rows, int64_
         scratch->k[j] = k + (j - work->first) * k_row;
         scratch->v[j] = v + (j - work->first) * v_row;
     }
+    work->k_row = k_row;
+    work->v_row = v_row;
+    work->k_ahead = ahead(k_row, p->dim_qk, p->type_k);
+    work->v_ahead = ahead(v_row, p->dim_v, p->type_v);
     for (int j = work->first; seen && j < work->end; j++)
         if (!seen[j]) scratch->k[j] = scratch->v[j] = scratch->zero;
     for (int j = work->end; j < work->end + ATTN_KEYS_PAD; j++) scratch->k[j] = scratch->v[j] = scratch->zero;

@@ -46,7 +46,8 @@ static inline float vec_hsum(vec x) {
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
 }
-static inline void vec_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T1); }
+/* a macro: gcc 12 takes a function that only prefetches for one without effect, and drops its calls */
+#define vec_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
 
 static inline void vec_transpose(vec *t) {
     vec u[8], w[8];
