@@ -1,0 +1,100 @@
+/* info.c: attn info: what this build and this machine have. */
+#include "options.h"
+#include "report.h"
+#include <stdio.h>
+#include <string.h>
+
+typedef struct info_options {
+    attn_options device;
+    bool measure, json;
+} info_options;
+
+enum { KEY_MEASURE = 300, KEY_JSON };
+
+static const struct argp_option options[] = {
+    { "measure", KEY_MEASURE, NULL, 0, "Measure the machine's ceilings (some seconds)", 1 },
+    { "json", KEY_JSON, NULL, 0, "Report as one JSON object", 1 },
+    { 0 },
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state) {
+    info_options *o = state->input;
+    (void)arg;
+    if (key == ARGP_KEY_INIT) state->child_inputs[0] = &o->device;
+    else if (key == KEY_MEASURE) o->measure = true;
+    else if (key == KEY_JSON) o->json = true;
+    else return ARGP_ERR_UNKNOWN;
+    return 0;
+}
+
+static const struct argp_child children[] = { { &attn_cli_device_argp, 0, "The device:", 10 }, { 0 } };
+static const struct argp argp = { options, parse, NULL, "Tells the version, the devices, instruction sets and threads, and the machine's ceilings.",
+                                  children, NULL, NULL };
+
+static json_t *isa_array(const char *isas) {
+    json_t *array = json_array();
+    while (isas && *isas) {
+        size_t length = strcspn(isas, " ");
+        if (length) json_array_append_new(array, json_stringn(isas, length));
+        isas += length + (isas[length] == ' ');
+    }
+    return array;
+}
+
+/* One device with its default options; NULL where this build has none. */
+static json_t *json_device(attn_device device) {
+    attn_options defaults = ATTN_OPTIONS_INIT;
+    attn_description d = ATTN_DESCRIPTION_INIT;
+    attn_context *context;
+    json_t *json = NULL;
+    defaults.device = device;
+    if (attn_open(&context, &defaults) != ATTN_OK) return NULL;
+    if (attn_describe(context, &d) == ATTN_OK)
+        json = json_pack("{s:s?,s:s?,s:o,s:i,s:s?}", "device", d.device, "isa", d.isa, "isas", isa_array(d.isas), "threads", d.threads, "pool", d.pool);
+    attn_close(context);
+    return json;
+}
+
+typedef struct ceilings { double dram_read, fma_f32; } ceilings;
+
+static bool measure(attn_context *context, ceilings *c) {
+    return attn_cli_ok(attn_measure(context, ATTN_DRAM_READ, &c->dram_read)) && attn_cli_ok(attn_measure(context, ATTN_FMA_F32, &c->fma_f32));
+}
+
+static bool report_json(const info_options *o, const attn_description *d, const ceilings *c) {
+    json_t *devices = json_array();
+    for (attn_device each = ATTN_CPU; each <= ATTN_REFERENCE; each++) {
+        json_t *one = json_device(each);
+        if (one) json_array_append_new(devices, one);
+    }
+    json_t *json = json_pack("{s:s,s:s,s:s?,s:s?,s:o,s:i,s:s?,s:o}", "command", "info", "version", attn_version(), "device", d->device, "isa", d->isa,
+                             "isas", isa_array(d->isas), "threads", d->threads, "pool", d->pool, "devices", devices);
+    if (json && o->measure) /* bytes and operations a second */
+        json_object_set_new(json, "ceilings", json_pack("{s:f,s:f}", "dram_read", c->dram_read, "fma_f32", c->fma_f32));
+    return attn_cli_json_print(json);
+}
+
+static void report_text(const info_options *o, const attn_description *d, const ceilings *c) {
+    printf("version   %s\ndevices  ", attn_version());
+    for (attn_device each = ATTN_CPU; each <= ATTN_REFERENCE; each++) {
+        json_t *one = json_device(each);
+        if (one) printf(" %s", attn_cli_device(each));
+        json_decref(one);
+    }
+    printf("\ndevice    %s\nisas      %s\nisa       %s\nthreads   %d\npool      %s\n", d->device, d->isas ? d->isas : "none", d->isa ? d->isa : "none",
+           d->threads, d->pool ? d->pool : "none");
+    if (o->measure) printf("dram_read %.1f GB/s\nfma_f32   %.1f GFLOP/s\n", c->dram_read * 1e-9, c->fma_f32 * 1e-9);
+}
+
+int attn_cli_info(int argc, char **argv) {
+    info_options o = { .device = ATTN_OPTIONS_INIT };
+    attn_description d = ATTN_DESCRIPTION_INIT;
+    ceilings c = { 0, 0 };
+    if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return CLI_BAD;
+    attn_context *context = attn_cli_open(&o.device);
+    bool good = context && attn_cli_ok(attn_describe(context, &d)) && (!o.measure || measure(context, &c));
+    if (good && o.json) good = report_json(&o, &d, &c);
+    else if (good) report_text(&o, &d, &c);
+    attn_close(context);
+    return good ? CLI_GOOD : CLI_BAD;
+}

@@ -1,0 +1,155 @@
+/* timing.c: times one problem and sets it against the machine's ceilings, measured in the same process before, between and after the runs. */
+#include "bench.h"
+#include "convert.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RUNS_LEAST = 5, RUNS_MOST = 1 << 20, DECODE_ROWS = 16 /* up to here K and V are taken to come from memory, not from a cache */ };
+static const double copies_least = 256e6, copies_most = 1e9, fresh_seconds = 2;
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(const double *values, int count) {
+    double *sorted = malloc((size_t)count * sizeof *sorted);
+    if (!sorted) return values[0];
+    memcpy(sorted, values, (size_t)count * sizeof *sorted);
+    qsort(sorted, (size_t)count, sizeof *sorted, by_value);
+    double middle = count % 2 ? sorted[count / 2] : 0.5 * (sorted[count / 2 - 1] + sorted[count / 2]);
+    free(sorted);
+    return middle;
+}
+
+/* ---- ceilings ---- */
+static bool measure(attn_context *context, ceilings *known, attn_ceiling ceiling) {
+    double value, *samples = known->sample[ceiling];
+    if (!attn_cli_ok(attn_measure(context, ceiling, &value))) return false;
+    if (known->count[ceiling] == CEILING_SAMPLES) memmove(samples, samples + 1, (CEILING_SAMPLES - 1) * sizeof *samples), known->count[ceiling]--;
+    samples[known->count[ceiling]++] = value;
+    known->measured_at[ceiling] = attn_cli_seconds();
+    return true;
+}
+
+static double value_of(const ceilings *known, attn_ceiling ceiling) { return median(known->sample[ceiling], known->count[ceiling]); }
+
+/* Starts a case: forgets all samples but the newest, and measures again what is not fresh. */
+static bool begin(attn_context *context, ceilings *known, attn_ceiling ceiling) {
+    int count = known->count[ceiling];
+    if (count > 0) known->sample[ceiling][0] = known->sample[ceiling][count - 1], known->count[ceiling] = 1;
+    if (count > 0 && attn_cli_seconds() - known->measured_at[ceiling] < fresh_seconds) return true;
+    known->count[ceiling] = 0;
+    return measure(context, known, ceiling);
+}
+
+static double seconds_at(const ceilings *known, const timing *t, attn_ceiling ceiling) {
+    return (ceiling == ATTN_DRAM_READ ? t->bytes : t->operations) / value_of(known, ceiling);
+}
+
+/* The ceilings that may bind: both where they lie close together. */
+static bool binds(const ceilings *known, const timing *t, attn_ceiling ceiling) {
+    double mine = seconds_at(known, t, ceiling), other = seconds_at(known, t, ceiling == ATTN_DRAM_READ ? ATTN_FMA_F32 : ATTN_DRAM_READ);
+    return mine * 1.5 >= other;
+}
+
+static bool measure_binding(attn_context *context, ceilings *known, const timing *t) {
+    bool dram = binds(known, t, ATTN_DRAM_READ), fma = binds(known, t, ATTN_FMA_F32);
+    return (!dram || measure(context, known, ATTN_DRAM_READ)) && (!fma || measure(context, known, ATTN_FMA_F32));
+}
+
+/* ---- work ---- */
+static double tensor_bytes(attn_type type, int64_t batch, int64_t heads, int64_t length, int64_t dim) {
+    return (double)attn_cli_size(type) * (double)batch * (double)heads * (double)length * (double)dim;
+}
+
+static void count_work(const workload *w, timing *t) {
+    const attn_problem *p = &w->problem;
+    t->bytes = tensor_bytes(p->type_q, p->batch, p->heads_q, p->len_q, p->dim_qk) +
+               tensor_bytes(p->type_k, p->batch, p->heads_kv, p->len_kv, p->dim_qk) +
+               tensor_bytes(p->type_v, p->batch, p->heads_kv, p->len_kv, p->dim_v) +
+               tensor_bytes(p->type_out, p->batch, p->heads_q, p->len_q, p->dim_v);
+    t->operations = 2.0 * (double)(p->dim_qk + p->dim_v) * attn_cli_pairs(p, &w->args) * (double)p->heads_q;
+}
+
+/* Copies of k and v, so that together they are larger than the last cache; the first is the workload's own. */
+typedef struct copies {
+    char *memory;
+    size_t k_bytes, v_bytes, step; /* of one copy; to the next */
+    const void *k, *v;             /* the first */
+    int count;
+} copies;
+
+static double last_cache(void) {
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (bytes <= 0) bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return bytes > 0 ? (double)bytes : 32e6;
+}
+
+static bool make_copies(const workload *w, copies *c) {
+    const attn_problem *p = &w->problem;
+    c->k = w->args.k;
+    c->v = w->args.v;
+    c->k_bytes = (size_t)tensor_bytes(p->type_k, p->batch, p->heads_kv, p->len_kv, p->dim_qk);
+    c->v_bytes = (size_t)tensor_bytes(p->type_v, p->batch, p->heads_kv, p->len_kv, p->dim_v);
+    c->step = (c->k_bytes + 63) / 64 * 64 + (c->v_bytes + 63) / 64 * 64;
+    c->count = 1;
+    if (p->len_q > DECODE_ROWS || c->step == 0) return true;
+    double want = 4 * last_cache(), each = (double)c->step;
+    if (want < copies_least) want = copies_least;
+    if (want > copies_most) want = copies_most;
+    while (each * c->count < want && each * (c->count + 1) <= copies_most) c->count++;
+    c->memory = attn_cli_memory(c->step * (size_t)(c->count - 1));
+    for (int i = 0; c->memory && i < c->count - 1; i++) {
+        memcpy(c->memory + (size_t)i * c->step, c->k, c->k_bytes);
+        memcpy(c->memory + (size_t)i * c->step + (c->step - (c->v_bytes + 63) / 64 * 64), c->v, c->v_bytes);
+    }
+    return c->memory != NULL;
+}
+
+static void use_copy(workload *w, const copies *c, int64_t n) {
+    int i = (int)(n % c->count);
+    w->args.k = i ? c->memory + (size_t)(i - 1) * c->step : c->k;
+    w->args.v = i ? c->memory + (size_t)i * c->step - (c->v_bytes + 63) / 64 * 64 : c->v;
+}
+
+/* Adds runs to `times` until `seconds` have gone by and there are at least `least`. */
+static bool time_runs(attn_context *context, workload *w, const copies *c, double seconds, int64_t least, double *times, int64_t *count) {
+    double begun = attn_cli_seconds(), now = begun;
+    while ((now - begun < seconds || *count < least) && *count < RUNS_MOST) {
+        use_copy(w, c, *count);
+        double from = attn_cli_seconds();
+        attn_status status = attn_forward(context, &w->problem, &w->args);
+        now = attn_cli_seconds();
+        if (!attn_cli_ok(status)) return false;
+        times[(*count)++] = now - from;
+    }
+    return true;
+}
+
+static bool time_all(attn_context *context, workload *w, const copies *c, ceilings *known, double seconds, double *times, timing *t) {
+    if (!begin(context, known, ATTN_DRAM_READ) || !begin(context, known, ATTN_FMA_F32)) return false;
+    if (!time_runs(context, w, c, 0.5 * seconds, (RUNS_LEAST + 1) / 2, times, &t->runs) || !measure_binding(context, known, t)) return false;
+    return time_runs(context, w, c, 0.5 * seconds, RUNS_LEAST, times, &t->runs) && measure_binding(context, known, t);
+}
+
+bool attn_cli_time(attn_context *context, workload *w, ceilings *known, double seconds, timing *t) {
+    copies c = { 0 };
+    memset(t, 0, sizeof *t);
+    count_work(w, t);
+    double *times = malloc(RUNS_MOST * sizeof *times);
+    bool good = times && make_copies(w, &c) && attn_cli_ok(attn_reserve(context, &w->problem));
+    if (good) good = time_all(context, w, &c, known, seconds, times, t);
+    if (good) {
+        t->copies = c.count;
+        t->median = median(times, (int)t->runs);
+        t->ceiling = seconds_at(known, t, ATTN_DRAM_READ) > seconds_at(known, t, ATTN_FMA_F32) ? ATTN_DRAM_READ : ATTN_FMA_F32;
+        t->ceiling_value = value_of(known, t->ceiling);
+        t->share = seconds_at(known, t, t->ceiling) / t->median;
+    }
+    use_copy(w, &c, 0);
+    free(c.memory);
+    free(times);
+    return good;
+}
