@@ -113,16 +113,16 @@ static double score(const call *work, const scratch *s, place at, int64_t diagon
     return result;
 }
 
-/* The largest score, -inf where there is none. NaN is not among the candidates: it comes back in the sums. */
-static double largest_score(const call *work, const scratch *s, place at, int64_t diagonal, attn_range range, bool *sees_any) {
+/* The largest score. NaN is not among the candidates: it comes back in the sums. *any: whether a key is visible and weighs something. */
+static double largest_score(const call *work, const scratch *s, place at, int64_t diagonal, attn_range range, bool *any) {
     double largest = -INFINITY, bias;
-    *sees_any = false;
+    *any = false;
     for (int64_t j = range.lo; j < range.hi; ++j) {
         if (!unmasked(work, at, j, &bias)) continue;
         double value = score(work, s, at, diagonal, j, bias);
         if (j - range.lo < kept_scores) s->scores[j - range.lo] = value;
         if (value > largest) largest = value;
-        *sees_any = true;
+        if (value != -INFINITY) *any = true;
     }
     return largest;
 }
@@ -149,19 +149,17 @@ static void forward_row(const call *work, const scratch *s, place at) {
     if (at.row >= sequence.len_q) return;
     attn_range range = attn_visible(p, &sequence, at.row);
     double sink = work->args->sinks != NULL ? (double)work->args->sinks[at.head] : -INFINITY;
-    bool sees_any;
+    bool any;
     load_row(s->q, work->args->q, offset_of(&p->q, at.batch, at.head, at.row), p->type_q, p->dim_qk);
-    double largest = largest_score(work, s, at, sequence.diagonal, range, &sees_any);
+    double largest = largest_score(work, s, at, sequence.diagonal, range, &any);
     for (int64_t d = 0; d < p->dim_v; ++d) s->sums[d] = 0.0;
-    if (!sees_any) {
+    if (!any) {
         store_result(work, at, s->sums, sink);
         return;
     }
     double shift = sink > largest ? sink : largest;
-    if (shift == -INFINITY) shift = 0.0; /* scores of -inf weigh nothing; with no other score the sum is 0 */
-    double sum = weigh_values(work, s, at, sequence.diagonal, range, shift) + exp(sink - shift);
-    if (sum != 0.0) /* else the sums are 0 already, or NaN by 0 * inf */
-        for (int64_t d = 0; d < p->dim_v; ++d) s->sums[d] /= sum;
+    double sum = weigh_values(work, s, at, sequence.diagonal, range, shift) + (sink == shift ? 1.0 : exp(sink - shift));
+    for (int64_t d = 0; d < p->dim_v; ++d) s->sums[d] /= sum;
     store_result(work, at, s->sums, shift + log(sum));
 }
 
@@ -177,7 +175,7 @@ static void merge_row(const call *work, const scratch *s, place at) {
     for (int64_t n = 0; n < work->count; ++n) {
         double lse = work->states[n].lse[lse_at];
         if (lse == -INFINITY) continue;
-        double weight = exp(lse - largest);
+        double weight = lse == largest ? 1.0 : exp(lse - largest); /* a sink may be infinite */
         sum += weight;
         for (int64_t d = 0; d < p->dim_v; ++d) s->sums[d] += weight * (double)work->states[n].out[out_at + d];
     }
