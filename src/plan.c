@@ -92,12 +92,12 @@ static size_t lay_regions(const attn_plan *plan, const attn_problem *problem, vo
 
 static size_t lay_scratch(const attn_plan *plan, const attn_problem *problem, void *base, attn_scratch *s) {
     size_t at = 0;
-    int64_t rows = plan->wide ? plan->block_rows : round_up(plan->rows, ATTN_LANES_MAX), pointers = ATTN_BLOCK + ATTN_KEYS_PAD;
+    int64_t rows = plan->wide ? plan->block_rows : round_up(plan->rows, ATTN_LANES_MAX);
     int64_t o_rows = plan->wide ? rows : plan->rows, dim = problem->dim_qk > problem->dim_v ? problem->dim_qk : problem->dim_v;
-    bool narrow = problem->type_k != ATTN_F32 || problem->type_v != ATTN_F32;
+    /* Staged keys: what a wide kernel converts, what masks hide from all, and what a band or a mask hides from one row of a NaN. */
     s->q = take(base, &at, (plan->wide ? rows : plan->rows) * plan->q_stride, sizeof *s->q);
     s->scores = take(base, &at, (plan->wide ? rows : plan->rows) * ATTN_SCORES_LD, sizeof *s->scores);
-    s->convert = take(base, &at, plan->wide && narrow ? ATTN_RUN * round_up(dim, ATTN_LANES_MAX) : 0, sizeof *s->convert);
+    s->convert = take(base, &at, ATTN_RUN * round_up(dim, ATTN_LANES_MAX), sizeof *s->convert);
     s->bias = take(base, &at, plan->masked ? rows * ATTN_BLOCK + ATTN_LANES_MAX : 0, sizeof *s->bias);
     s->bias_rows = take(base, &at, plan->masked ? rows : 0, sizeof *s->bias_rows);
     s->mask_rows = take(base, &at, plan->masked ? rows : 0, sizeof *s->mask_rows);
@@ -105,10 +105,8 @@ static size_t lay_scratch(const attn_plan *plan, const attn_problem *problem, vo
     s->diagonal = take(base, &at, rows, sizeof *s->diagonal);
     s->lo = take(base, &at, rows, sizeof *s->lo);
     s->hi = take(base, &at, rows, sizeof *s->hi);
-    s->k = take(base, &at, pointers, sizeof *s->k);
-    s->v = take(base, &at, pointers, sizeof *s->v);
-    s->redo = take(base, &at, pointers, sizeof *s->redo);
-    s->zero = take(base, &at, dim > ATTN_BLOCK ? round_up(dim, ATTN_LANES_MAX) : ATTN_BLOCK, sizeof(float));
+    s->seen = take(base, &at, plan->masked ? ATTN_BLOCK : 0, sizeof *s->seen);
+    s->zero = take(base, &at, plan->masked ? ATTN_BLOCK : 0, sizeof *s->zero);
     s->running = take_states(base, &at, rows, o_rows, plan->o_stride);
     s->block = take_states(base, &at, rows, o_rows, plan->o_stride);
     s->chunk = plan->chunk > ATTN_BLOCK ? take_states(base, &at, rows, o_rows, plan->o_stride) : s->block;

@@ -43,8 +43,9 @@ typedef struct attn_scratch {
     float *q, *scores, *convert, *bias, *slopes, *diagonal;
     int32_t *lo, *hi;
     const float **bias_rows;
-    const void **mask_rows, **k, **v, **redo;
-    void *zero;                        /* a row of K or V, or ATTN_BLOCK floats: zero once `attn_forward` has begun */
+    const void **mask_rows;
+    unsigned char *seen;               /* [ATTN_BLOCK] */
+    float *zero;                       /* [ATTN_BLOCK]: the values of a mask that hides nothing */
     attn_states running, chunk, block; /* chunk is block where a chunk is one block */
 } attn_scratch;
 attn_scratch attn_plan_scratch(const attn_plan *plan, const attn_problem *problem, void *workspace, int slot);

@@ -1,5 +1,9 @@
 /* attend.tmpl.h: one row block against one block of keys: scores, visibility, softmax against the block's own maximum, values. */
-enum { TILE = 2 * LANES, TILES_MOST = ATTN_ROWS / TILE };
+enum {
+    TILE = 2 * LANES,
+    TILES_MOST = ATTN_ROWS / TILE,
+    CHAIN = 16 /* products of a wide score summed in one chain: 32 break the error bound on real tensors whose scores are large */
+};
 
 static inline vec cap(vec x, float softcap) {
     vec c = vec_set1(softcap);
@@ -12,34 +16,71 @@ static inline vec band(vec x, vec j, vec lo, vec hi) {
     return vec_select(inside, x, vec_set1(-INFINITY));
 }
 
-static inline vec not_empty(vec top) { return vec_select(vec_eq(top, vec_set1(-INFINITY)), vec_zero(), top); }
-
-static void add_values(const attn_work *w, attn_type type, int rows, float *o, const float *p, int64_t p_row, int64_t p_key,
-                       const void *const *v, int keys, int64_t ahead) {
-    if (type == ATTN_F32)
-        values_f32_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v, ahead);
-    else if (type == ATTN_F16)
-        values_f16_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v, ahead);
-    else
-        values_bf16_all(rows, o, w->o_stride, p, p_row, p_key, v, keys, w->dim_v, ahead);
+/* x plus the mask's value; -inf hides whatever x is, NaN too */
+static inline vec masked(vec x, vec bias) {
+    return vec_select(vec_eq(bias, vec_set1(-INFINITY)), bias, vec_add(x, bias));
 }
 
-/* Hidden keys weigh 0, but 0 * NaN and 0 * Inf are NaN: a row that came out other than finite is done again with the zero row in place of
- * every key hidden from it. That changes no bit of a finite result, so what is hidden never shows. */
+static inline vec not_empty(vec top) { return vec_select(vec_eq(top, vec_set1(-INFINITY)), vec_zero(), top); }
+
+/* the keys j .. that end with this one's run */
+static inline int run_of(const attn_work *w, int j) {
+    int end = (j / ATTN_RUN + 1) * ATTN_RUN;
+    return (end < w->end ? end : w->end) - j;
+}
+
+static void add_values(const attn_work *w, attn_type type, int rows, float *o, const float *p, int64_t p_row, int64_t p_key, const void *v,
+                       int64_t v_row, int keys, int64_t ahead) {
+    if (type == ATTN_F32)
+        values_f32_all(rows, o, w->o_stride, p, p_row, p_key, v, v_row, keys, w->dim_v, ahead);
+    else if (type == ATTN_F16)
+        values_f16_all(rows, o, w->o_stride, p, p_row, p_key, v, v_row, keys, w->dim_v, ahead);
+    else
+        values_bf16_all(rows, o, w->o_stride, p, p_row, p_key, v, v_row, keys, w->dim_v, ahead);
+}
+
+/* Rows of keys as a kernel reads them: in place, or a run of them as float32 in the scratch, with zeros for rows that must not be read. */
+typedef struct key_rows { const char *at; int64_t row; attn_type type; } key_rows;
+
+static inline bool hidden(const attn_work *w, int row, int j) {
+    return j < w->lo[row] || j >= w->hi[row] || (w->bias && w->bias[row][j] == -INFINITY);
+}
+
+/* `row` < 0: what every row may read; else what that row sees */
+static key_rows staged(const attn_work *w, const char *from, int64_t from_row, attn_type type, int64_t dim, int j, int count, int row) {
+    const int64_t stride = (dim + ATTN_LANES_MAX - 1) / ATTN_LANES_MAX * ATTN_LANES_MAX;
+    for (int i = 0; i < count; i++) {
+        float *to = w->convert + i * stride;
+        if ((w->seen && !w->seen[j + i]) || (row >= 0 && hidden(w, row, j + i)))
+            memset(to, 0, (size_t)stride * sizeof(float));
+        else
+            load(to, from + (j + i) * from_row, type, dim);
+    }
+    return (key_rows){ (const char *)w->convert, stride * (int64_t)sizeof(float), ATTN_F32 };
+}
+
+static key_rows keys_of(const attn_work *w, int j, int count) {
+    if (w->seen || (w->wide && w->type_k != ATTN_F32)) return staged(w, w->k, w->k_row, w->type_k, w->dim_qk, j, count, -1);
+    return (key_rows){ w->k + j * w->k_row, w->k_row, w->type_k };
+}
+
+static key_rows values_of(const attn_work *w, int j, int count) {
+    if (w->seen || (w->wide && w->type_v != ATTN_F32)) return staged(w, w->v, w->v_row, w->type_v, w->dim_v, j, count, -1);
+    return (key_rows){ w->v + j * w->v_row, w->v_row, w->type_v };
+}
+
+/* Hidden keys weigh 0, but 0 * NaN and 0 * Inf are NaN: a row that came out other than finite is done again with zeros in place of every
+ * value hidden from it. That changes no bit of a finite result, so what is hidden never shows. */
 static void mend_row(const attn_work *w, int row, const float *p, int64_t p_key) {
     float *o = w->state.o + row * w->o_stride;
     vec bad = vec_zero();
     for (int64_t d = 0; d < w->o_stride; d += LANES) bad = vec_add(bad, vec_sub(vec_load(o + d), vec_load(o + d))); /* 0, or NaN */
     if (vec_hsum(bad) == 0.0f) return;
-    for (int j = w->first; j < w->end; j++) {
-        bool hidden = j < w->lo[row] || j >= w->hi[row] || (w->bias && w->bias[row][j] == -INFINITY);
-        w->redo[j] = hidden ? w->zero : w->v[j];
-    }
     memset(o, 0, (size_t)w->o_stride * sizeof(float));
-    for (int j = w->first; j < w->end;) {
-        int n = (j / ATTN_RUN + 1) * ATTN_RUN < w->end ? (j / ATTN_RUN + 1) * ATTN_RUN - j : w->end - j;
-        add_values(w, w->type_v, 1, o, p + j * p_key, 0, p_key, w->redo + j, n, 0);
-        j += n;
+    for (int j = w->first, n; j < w->end; j += n) {
+        n = run_of(w, j);
+        key_rows v = staged(w, w->v, w->v_row, w->type_v, w->dim_v, j, n, row);
+        add_values(w, v.type, 1, o, p + j * p_key, 0, p_key, v.at, v.row, n, 0);
     }
 }
 
@@ -52,8 +93,8 @@ static void thin_softmax(const attn_work *w, int row) {
     for (int j = from; j < w->end; j += LANES) {
         vec x = vec_mul(vec_load(s + j), scale), index = vec_add(vec_iota(), vec_set1((float)j));
         if (w->softcap > 0.0f) x = cap(x, w->softcap);
-        if (bias) x = vec_add(x, vec_load(bias + j));
         if (w->slopes) x = vec_sub(x, vec_mul(slope, vec_abs(vec_sub(diagonal, index))));
+        if (bias) x = masked(x, vec_load(bias + j));
         if (j < lo || j + LANES > hi) x = band(x, index, vec_set1((float)lo), vec_set1((float)hi));
         top = vec_max(x, top);
         vec_store(s + j, x);
@@ -69,29 +110,41 @@ static void thin_softmax(const attn_work *w, int row) {
     w->state.l[row] = vec_hsum(sum);
 }
 
-static void thin_attend(const attn_work *w) {
-    if (w->type_k == ATTN_F32)
-        thin_scores_f32_all(w, w->first, w->end);
-    else if (w->type_k == ATTN_F16)
-        thin_scores_f16_all(w, w->first, w->end);
+static void thin_scores(const attn_work *w, key_rows k, int first, int end) {
+    if (k.type == ATTN_F32)
+        thin_scores_f32_all(w, k.at, k.row, first, end);
+    else if (k.type == ATTN_F16)
+        thin_scores_f16_all(w, k.at, k.row, first, end);
     else
-        thin_scores_bf16_all(w, w->first, w->end);
+        thin_scores_bf16_all(w, k.at, k.row, first, end);
+}
+
+static void thin_attend(const attn_work *w) {
+    if (!w->seen)
+        thin_scores(w, (key_rows){ w->k, w->k_row, w->type_k }, w->first, w->end);
+    else
+        for (int j = w->first, n; j < w->end; j += n) {
+            n = run_of(w, j);
+            key_rows k = keys_of(w, j, n);
+            k.at -= j * k.row;
+            thin_scores(w, k, j, j + n);
+        }
     for (int row = 0; row < w->rows; row++) thin_softmax(w, row);
-    for (int j = w->first; j < w->end;) {
-        int n = (j / ATTN_RUN + 1) * ATTN_RUN < w->end ? (j / ATTN_RUN + 1) * ATTN_RUN - j : w->end - j;
-        add_values(w, w->type_v, w->rows, w->state.o, w->scores + j, ATTN_SCORES_LD, 1, w->v + j, n, w->v_ahead);
-        j += n;
+    for (int j = w->first, n; j < w->end; j += n) {
+        n = run_of(w, j);
+        key_rows v = values_of(w, j, n);
+        add_values(w, v.type, w->rows, w->state.o, w->scores + j, ATTN_SCORES_LD, 1, v.at, v.row, n, w->seen ? 0 : w->v_ahead);
     }
     if (w->mixed)
         for (int row = 0; row < w->rows; row++) mend_row(w, row, w->scores + row * ATTN_SCORES_LD, 1);
 }
 
-/* scores of qv vectors of rows with WIDE_KEYS keys, keys read in place: s[key][row] += q[d][row] * k[key][d], in chains of 32 */
-static ALWAYS_INLINE void wide_tile(int qv, float *s, const float *q, const void *const *k, int64_t dim) {
+/* scores of qv vectors of rows with WIDE_KEYS keys, keys read in place: s[key][row] += q[d][row] * k[key][d], in chains of CHAIN */
+static ALWAYS_INLINE void wide_tile(int qv, float *s, const float *q, const char *k, int64_t k_row, int last, int64_t dim) {
     const float *kp[WIDE_KEYS];
-    UNROLL for (int n = 0; n < WIDE_KEYS; n++) kp[n] = k[n];
-    for (int64_t d0 = 0; d0 < dim; d0 += 32) {
-        int64_t d1 = dim - d0 < 32 ? dim : d0 + 32;
+    UNROLL for (int n = 0; n < WIDE_KEYS; n++) kp[n] = (const float *)(k + (n < last ? n : last) * k_row);
+    for (int64_t d0 = 0; d0 < dim; d0 += CHAIN) {
+        int64_t d1 = dim - d0 < CHAIN ? dim : d0 + CHAIN;
         vec acc[2 * WIDE_KEYS];
         UNROLL for (int i = 0; i < qv * WIDE_KEYS; i++) acc[i] = vec_zero();
         for (int64_t d = d0; d < d1; d++) {
@@ -125,12 +178,15 @@ static wide_range wide_range_of(const attn_work *w, int tile) {
     return t;
 }
 
-/* scale, softcap and mask on a tile's scores: done here first where a softcap or a mask is given. Masks lie row by row, scores key by key. */
+/* Scale, softcap, slopes and mask on a tile's scores: a walk of its own where any but the scale is given. Masks lie row by row, scores key
+ * by key. */
 static void wide_bias(const attn_work *w, const wide_range *t, float *s) {
     const int vectors = (t->rows + LANES - 1) / LANES;
     bool shared = true;
     for (int r = t->row + 1; w->bias && r < t->row + t->rows; r++) shared &= w->bias[r] == w->bias[t->row];
-    for (int u = 0; u < vectors; u++)
+    for (int u = 0; u < vectors; u++) {
+        vec slope = w->slopes ? vec_load(w->slopes + t->row + u * LANES) : vec_zero();
+        vec diagonal = w->slopes ? vec_load(w->diagonal + t->row + u * LANES) : vec_zero();
         for (int j = t->first / LANES * LANES; j < t->end; j += LANES) {
             vec add[LANES];
             for (int i = 0; i < LANES; i++) {
@@ -142,17 +198,19 @@ static void wide_bias(const attn_work *w, const wide_range *t, float *s) {
                 float *to = s + (j + i) * TILE + u * LANES;
                 vec x = vec_mul(vec_load(to), vec_set1(w->scale));
                 if (w->softcap > 0.0f) x = cap(x, w->softcap);
-                if (w->bias) x = vec_add(x, shared ? vec_set1(w->bias[t->row][j + i]) : add[i]);
+                if (w->slopes) x = vec_sub(x, vec_mul(slope, vec_abs(vec_sub(diagonal, vec_set1((float)(j + i))))));
+                if (w->bias) x = masked(x, shared ? vec_set1(w->bias[t->row][j + i]) : add[i]);
                 vec_store(to, x);
             }
         }
+    }
 }
 
 /* one vector of rows: softmax down the keys */
 static void wide_softmax(const attn_work *w, const wide_range *t, float *s, int u) {
     const int row = t->row + u * LANES;
-    const bool scaled = w->bias || w->softcap > 0.0f;
-    vec scale = vec_set1(w->scale), top = vec_set1(-INFINITY), sum = vec_zero(), lo, hi, slope, diagonal;
+    const bool scaled = w->bias || w->softcap > 0.0f || w->slopes;
+    vec scale = vec_set1(w->scale), top = vec_set1(-INFINITY), sum = vec_zero(), lo, hi;
     float bounds[2 * LANES];
     for (int i = 0; i < LANES; i++) {
         bounds[i] = (float)w->lo[row + i];
@@ -160,13 +218,10 @@ static void wide_softmax(const attn_work *w, const wide_range *t, float *s, int 
     }
     lo = vec_load(bounds);
     hi = vec_load(bounds + LANES);
-    slope = w->slopes ? vec_load(w->slopes + row) : vec_zero();
-    diagonal = w->slopes ? vec_load(w->diagonal + row) : vec_zero();
     for (int j = t->first; j < t->end; j++) {
         float *at = s + j * TILE + u * LANES;
         vec x = vec_load(at), index = vec_set1((float)j);
         if (!scaled) x = vec_mul(x, scale);
-        if (w->slopes) x = vec_sub(x, vec_mul(slope, vec_abs(vec_sub(diagonal, index))));
         if (j < t->whole_first || j >= t->whole_end) x = band(x, index, lo, hi);
         top = vec_max(x, top);
         vec_store(at, x);
@@ -186,64 +241,52 @@ static void wide_softmax(const attn_work *w, const wide_range *t, float *s, int 
     vec_store(w->state.l + row, sum);
 }
 
-/* Rows of keys from j on as float32: in place, or converted into the scratch. `rows` gets a pointer for each, zero rows behind. */
-static const void *const *wide_rows(const attn_work *w, attn_type type, const void *const *from, int64_t dim, int count, const void **rows) {
-    if (type == ATTN_F32) return from;
-    int64_t stride = (dim + ATTN_LANES_MAX - 1) / ATTN_LANES_MAX * ATTN_LANES_MAX;
-    for (int i = 0; i < count; i++) {
-        float *to = w->convert + i * stride;
-        load(to, from[i], type, dim);
-        rows[i] = to;
-    }
-    for (int i = count; i < count + ATTN_KEYS_PAD; i++) rows[i] = w->zero;
-    return rows;
-}
-
-static void wide_scores(const attn_work *w, const wide_range *t, float *s, const void *const *k, int from, int to, int base) {
+static void wide_scores(const attn_work *w, const wide_range *t, float *s, key_rows k, int from, int to) {
     const float *q = w->q + (int64_t)t->row * w->dim_qk;
+    const int base = from;
     if (from < t->first) from = t->first;
     if (to > t->end) to = t->end;
     for (int j = from; j < to; j += WIDE_KEYS) {
+        const char *at = k.at + (j - base) * k.row;
         if (t->rows > LANES)
-            wide_tile(2, s + j * TILE, q, k + (j - base), w->dim_qk);
+            wide_tile(2, s + j * TILE, q, at, k.row, to - 1 - j, w->dim_qk);
         else
-            wide_tile(1, s + j * TILE, q, k + (j - base), w->dim_qk);
+            wide_tile(1, s + j * TILE, q, at, k.row, to - 1 - j, w->dim_qk);
     }
 }
 
-static void wide_values(const attn_work *w, const wide_range *t, const float *s, const void *const *v, int from, int to, int base) {
+static void wide_values(const attn_work *w, const wide_range *t, const float *s, key_rows v, int from, int to) {
+    const int base = from;
     if (from < t->first) from = t->first;
     if (to > t->end) to = t->end;
     if (from >= to) return;
-    add_values(w, ATTN_F32, t->rows, w->state.o + t->row * w->o_stride, s + from * TILE, 1, TILE, v + (from - base), to - from, 0);
+    float *o = w->state.o + t->row * w->o_stride;
+    add_values(w, ATTN_F32, t->rows, o, s + from * TILE, 1, TILE, v.at + (from - base) * v.row, v.row, to - from, 0);
 }
 
 static void wide_attend(const attn_work *w) {
     const int tiles = (w->rows + TILE - 1) / TILE;
-    const void *rows[ATTN_RUN + ATTN_KEYS_PAD];
+    const int64_t tile_scores = (int64_t)ATTN_SCORES_LD * TILE;
     wide_range range[TILES_MOST];
     for (int t = 0; t < tiles; t++) range[t] = wide_range_of(w, t);
-    for (int j = w->first; j < w->end;) {
-        int n = (j / ATTN_RUN + 1) * ATTN_RUN < w->end ? (j / ATTN_RUN + 1) * ATTN_RUN - j : w->end - j;
-        const void *const *k = wide_rows(w, w->type_k, w->k + j, w->dim_qk, n, rows);
-        for (int t = 0; t < tiles; t++) wide_scores(w, range + t, w->scores + (int64_t)t * ATTN_SCORES_LD * TILE, k, j, j + n, j);
-        j += n;
+    for (int j = w->first, n; j < w->end; j += n) {
+        n = run_of(w, j);
+        key_rows k = keys_of(w, j, n);
+        for (int t = 0; t < tiles; t++) wide_scores(w, range + t, w->scores + t * tile_scores, k, j, j + n);
     }
     for (int t = 0; t < tiles; t++) {
-        float *s = w->scores + (int64_t)t * ATTN_SCORES_LD * TILE;
-        if (w->bias || w->softcap > 0.0f) wide_bias(w, range + t, s);
+        float *s = w->scores + t * tile_scores;
+        if (w->bias || w->softcap > 0.0f || w->slopes) wide_bias(w, range + t, s);
         for (int u = 0; u * LANES < range[t].rows; u++) wide_softmax(w, range + t, s, u);
     }
-    for (int j = w->first; j < w->end;) {
-        int n = (j / ATTN_RUN + 1) * ATTN_RUN < w->end ? (j / ATTN_RUN + 1) * ATTN_RUN - j : w->end - j;
-        const void *const *v = wide_rows(w, w->type_v, w->v + j, w->dim_v, n, rows);
-        for (int t = 0; t < tiles; t++) wide_values(w, range + t, w->scores + (int64_t)t * ATTN_SCORES_LD * TILE, v, j, j + n, j);
-        j += n;
+    for (int j = w->first, n; j < w->end; j += n) {
+        n = run_of(w, j);
+        key_rows v = values_of(w, j, n);
+        for (int t = 0; t < tiles; t++) wide_values(w, range + t, w->scores + t * tile_scores, v, j, j + n);
     }
     if (w->mixed)
         for (int t = 0; t < tiles; t++)
-            for (int r = 0; r < range[t].rows; r++)
-                mend_row(w, range[t].row + r, w->scores + (int64_t)t * ATTN_SCORES_LD * TILE + r, TILE);
+            for (int r = 0; r < range[t].rows; r++) mend_row(w, range[t].row + r, w->scores + t * tile_scores + r, TILE);
 }
 
 static void attend(const attn_work *w) {

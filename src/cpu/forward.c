@@ -75,17 +75,12 @@ static void two_pass(const attn_call *call, const attn_row_block *rows, const at
     attn_rows_finish(call, rows, scratch->running);
 }
 
-static void clear_zero_row(const attn_call *call, const attn_scratch *scratch) {
-    int64_t dim = call->problem->dim_qk > call->problem->dim_v ? call->problem->dim_qk : call->problem->dim_v;
-    memset(scratch->zero, 0, (size_t)(dim > ATTN_BLOCK ? dim : ATTN_BLOCK) * sizeof(float));
-}
-
 /* Jobs are taken from the back of the row blocks: with a causal band those are the longest. */
 static void forward_slot(void *state, size_t slot) {
     attn_call *call = state;
     const attn_plan *plan = call->plan;
     attn_scratch scratch = attn_plan_scratch(plan, call->problem, call->args->workspace, (int)slot);
-    clear_zero_row(call, &scratch);
+    if (plan->masked) memset(scratch.zero, 0, ATTN_BLOCK * sizeof *scratch.zero);
     for (;;) {
         int64_t job = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
         if (job >= plan->jobs) return;

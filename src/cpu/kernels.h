@@ -1,5 +1,5 @@
 /* kernels.h: the contract between the CPU device and the kernels of one ISA (docs/kernels.md draws it). A kernel knows nothing of problems,
- * strides, masks or threads: it gets packed queries, one pointer for each key's row, and what each row may see; it returns float32 states. */
+ * masks, layouts or threads: it gets packed queries, evenly spaced rows of keys, and what each row may see; it returns float32 states. */
 #ifndef ATTN_KERNELS_H
 #define ATTN_KERNELS_H
 #include "attn/attn.h"
@@ -10,7 +10,6 @@ enum {
     ATTN_RUN = 64,        /* keys whose weighted values are summed in one chain, before the chains are summed */
     ATTN_ROWS = 64,       /* rows of a row block, at most */
     ATTN_LANES_MAX = 16,  /* of any ISA: what arrays are padded to */
-    ATTN_KEYS_PAD = 16,   /* pointers past the last key that a kernel may use: they must point to a zero row */
     ATTN_SCORES_LD = ATTN_BLOCK + 16 /* row stride of thin scores: rows must not fall on the same cache sets */
 };
 
@@ -33,13 +32,11 @@ typedef struct attn_work {
     const float *const *bias;      /* NULL, or [ATTN_ROWS]: mask values of the block's keys, -inf hides; NULL entries behind rows only */
     int first, end;                /* the keys that any row sees are among first <= j < end */
     bool mixed;                    /* some key is visible to one row and hidden from another */
-    const void *const *k;          /* [ATTN_BLOCK + ATTN_KEYS_PAD]: each key's row; keys no row sees point to a zero row */
-    const void *const *v;
-    int64_t k_row, v_row;          /* bytes between the rows of successive keys; thin kernels prefetch by them */
-    int64_t k_ahead, v_ahead;      /* bytes from a row to one that will be read a while later */
-    const void *zero;              /* the zero row */
+    const char *k, *v;             /* key j's rows are k + j * k_row and v + j * v_row (bytes), first <= j < end */
+    int64_t k_row, v_row;
+    int64_t k_ahead, v_ahead;      /* bytes from a row to one that will be read a while later: thin kernels prefetch there */
+    const unsigned char *seen;     /* NULL, or [ATTN_BLOCK]: rows of keys with 0 here must not be read */
     float *scores, *convert;       /* scratch: see attn_plan */
-    const void **redo;             /* scratch: [ATTN_BLOCK + ATTN_KEYS_PAD] */
     attn_states state;             /* the result */
 } attn_work;
 

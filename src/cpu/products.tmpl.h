@@ -9,77 +9,88 @@
 #define LOAD_PART CAT4(vec, load, NAME, part)
 #define STORE_PART CAT4(vec, store, NAME, part)
 
-/* scores of `rows` queries with LANES / rows keys from j on: lanes run along the head dim, one reduction tree for all. Rows are read side
- * by side, which no hardware prefetcher follows, so what comes next is prefetched here, in the order of its addresses. */
-static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, float *s, const float *q, int64_t ldq, const attn_work *w, int j) {
+/* Scores of `rows` queries with LANES / rows keys from key j on; lanes run along the head dim, one reduction tree for all. Past `last`, the
+ * last key's scores are computed again. Few rows take key after key, in the order of addresses that hardware prefetchers follow; more rows
+ * take keys side by side, which they do not follow, so what comes next is prefetched here, again in the order of addresses. */
+static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, int side, float *s, const float *q, int64_t ldq, const char *k, int64_t k_row, int j,
+                                                   int last, int64_t dim, int64_t ahead, int64_t key_step, int64_t dim_step) {
     enum { MOST = LANES, WIDTH = LANES * (int)sizeof(T) };
-    const int64_t dim = w->dim_qk;
-    const void *const *k = w->k + j;
     const int keys = LANES / rows;
     const T *kp[MOST];
     vec acc[MOST];
-    UNROLL for (int n = 0; n < keys; n++) kp[n] = k[n];
+    UNROLL for (int n = 0; n < keys; n++) kp[n] = (const T *)(k + (j + n < last ? j + n : last) * k_row);
     UNROLL for (int i = 0; i < LANES; i++) acc[i] = vec_zero();
-    const bool dense = w->k_row == dim * (int64_t)sizeof(T);
-    const int64_t key_step = dense ? WIDTH : w->k_row, dim_step = dense ? keys * WIDTH : WIDTH;
-    const char *soon = (const char *)kp[0] + w->k_ahead;
-    int64_t d = 0;
-    for (; d + LANES <= dim; d += LANES) {
-        vec kv[MOST];
-        UNROLL for (int n = 0; n < keys; n++) kv[n] = LOAD(kp[n] + d);
-        UNROLL for (int n = 0; n < keys; n += WIDTH < 64 && keys > 1 ? 2 : 1) vec_prefetch(soon + n * key_step);
-        soon += dim_step;
-        UNROLL for (int r = 0; r < rows; r++) {
-            vec qv = vec_load(q + r * ldq + d);
-            UNROLL for (int n = 0; n < keys; n++) acc[r * keys + n] = vec_fma(qv, kv[n], acc[r * keys + n]);
+    const char *soon = (const char *)kp[0] + ahead;
+    UNROLL for (int n0 = 0; n0 < keys; n0 += side) {
+        int64_t d = 0;
+        for (; d + LANES <= dim; d += LANES) {
+            vec kv[MOST];
+            UNROLL for (int n = n0; n < n0 + side; n++) kv[n] = LOAD(kp[n] + d);
+            if (side > 1) UNROLL for (int n = 0; n < side; n += WIDTH < 64 ? 2 : 1) vec_prefetch(soon + n * key_step);
+            soon += dim_step;
+            UNROLL for (int r = 0; r < rows; r++) {
+                vec qv = vec_load(q + r * ldq + d);
+                UNROLL for (int n = n0; n < n0 + side; n++) acc[r * keys + n] = vec_fma(qv, kv[n], acc[r * keys + n]);
+            }
         }
-    }
-    if (d < dim) {
-        vec_part part = vec_part_of(dim - d);
-        UNROLL for (int n = 0; n < keys; n++) {
-            vec kv = LOAD_PART(kp[n] + d, part);
-            UNROLL for (int r = 0; r < rows; r++) acc[r * keys + n] = vec_fma(vec_load(q + r * ldq + d), kv, acc[r * keys + n]);
+        if (d < dim) {
+            vec_part part = vec_part_of(dim - d);
+            UNROLL for (int n = n0; n < n0 + side; n++) {
+                vec kv = LOAD_PART(kp[n] + d, part);
+                UNROLL for (int r = 0; r < rows; r++) acc[r * keys + n] = vec_fma(vec_load(q + r * ldq + d), kv, acc[r * keys + n]);
+            }
         }
     }
     float sums[LANES];
     vec_store(sums, vec_reduce(acc));
-    UNROLL for (int r = 0; r < rows; r++) memcpy(s + r * ATTN_SCORES_LD, sums + r * keys, (size_t)keys * sizeof(float));
+    UNROLL for (int r = 0; r < rows; r++) memcpy(s + r * ATTN_SCORES_LD + j, sums + r * keys, (size_t)keys * sizeof(float));
 }
 
-/* keys first .. end - 1 (rounded up to a tile: the pointers past the end are the zero row's) for all rows */
-static void CAT3(thin_scores, NAME, all)(const attn_work *w, int first, int end) {
-    const int64_t ldq = w->q_stride;
+/* keys first .. end - 1 for all rows; a tile may write up to LANES - 1 scores more */
+static void CAT3(thin_scores, NAME, all)(const attn_work *w, const void *keys, int64_t k_row, int first, int end) {
+    const int64_t ldq = w->q_stride, dim = w->dim_qk, ahead = w->k_ahead;
+    const int64_t width = LANES * (int64_t)sizeof(T), dense = k_row == dim * (int64_t)sizeof(T); /* prefetch by address, or by row */
+    const char *k = keys;
     for (int r = 0; r < w->rows;) {
         const int left = w->rows - r;
         const float *q = w->q + r * ldq;
         float *s = w->scores + r * ATTN_SCORES_LD;
-#define TILES(n)                                                                                                                          \
+#define TILES(n, side)                                                                                                                    \
     if (left >= (n) && (n) <= THIN_ROWS) {                                                                                                \
-        for (int j = first; j < end; j += LANES / (n)) CAT3(thin_tile, NAME, x)(n, s + j, q, ldq, w, j);                         \
+        const int64_t key_step = dense ? width : k_row, dim_step = dense ? (side) * width : width;                                        \
+        for (int j = first; j < end; j += LANES / (n))                                                                                    \
+            CAT3(thin_tile, NAME, x)(n, side, s, q, ldq, k, k_row, j, end - 1, dim, ahead, key_step, dim_step);                           \
         r += (n);                                                                                                                         \
         continue;                                                                                                                         \
     }
 #if THIN_TILES >= 8
-        TILES(8)
+        TILES(8, LANES / 8)
 #endif
 #if THIN_TILES >= 4
-        TILES(4)
+        TILES(4, LANES / 4)
 #endif
-        TILES(2)
-        TILES(1)
+        TILES(2, 1)
+        TILES(1, 1)
 #undef TILES
     }
 }
 
+/* Where to prefetch values: `at` moves `step` bytes with every key of every panel, so that reading ahead keeps the pace of the arithmetic;
+ * `lines` cache lines each time. */
+typedef struct CAT3(soon, NAME, x) { const char *at; int64_t step; int lines; } CAT3(soon, NAME, x);
+
 /* o[row][d ..] += sum over keys of p[row][key] * v[key][d ..] for nv vectors, the last of them partial */
 static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
-                                                      const void *const *v, int keys, int64_t d, vec_part part,
-                                                      int64_t ahead, int64_t lines) {
+                                                      const char *v, int64_t v_row, int keys, vec_part part, CAT3(soon, NAME, x) *soon) {
     vec acc[ACCUMULATORS], vv[ACCUMULATORS];
+    const char *at = soon->at;
+    const int64_t step = soon->step;
+    const int lines = soon->lines;
     UNROLL for (int i = 0; i < rows * nv; i++) acc[i] = vec_zero();
     for (int j = 0; j < keys; j++) {
-        const T *vp = (const T *)v[j] + d;
-        for (int64_t line = 0; line < lines; line += 64) vec_prefetch((const char *)vp + ahead + line);
+        const T *vp = (const T *)(v + j * v_row);
+        for (int line = 0; line < lines; line++) vec_prefetch(at + 64 * line);
+        at += step;
         UNROLL for (int c = 0; c < nv - 1; c++) vv[c] = LOAD(vp + c * LANES);
         vv[nv - 1] = LOAD_PART(vp + (nv - 1) * LANES, part);
         UNROLL for (int r = 0; r < rows; r++) {
@@ -87,25 +98,34 @@ static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o
             UNROLL for (int c = 0; c < nv; c++) acc[r * nv + c] = vec_fma(pv, vv[c], acc[r * nv + c]);
         }
     }
+    soon->at = at;
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < nv; c++) {
-        float *to = o + r * ldo + d + c * LANES;
+        float *to = o + r * ldo + c * LANES;
         vec_store(to, vec_add(vec_load(to), acc[r * nv + c]));
     }
 }
 
 /* all of dim_v for `rows` rows and one run of keys */
 static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
-                                                     const void *const *v, int keys, int64_t dim, int64_t ahead) {
+                                                     const char *v, int64_t v_row, int keys, int64_t dim, int64_t ahead) {
     const int most = ACCUMULATORS / rows < 8 ? ACCUMULATORS / rows : 8;
+    const int64_t bytes = dim * (int64_t)sizeof(T);
     int64_t d = 0, vectors = (dim + LANES - 1) / LANES, panels = (vectors + most - 1) / most;
+    CAT3(soon, NAME, x) soon = { v + ahead, 0, 0 };
+    if (ahead && panels > 1 && v_row == bytes) { /* one panel reads in the order of addresses, which needs no help */
+        soon.step = bytes / panels;
+        soon.lines = (int)((soon.step + 63) / 64);
+    }
     for (; panels > 0; panels--) { /* panels of nearly one width: a narrow last one would waste more */
         int64_t nv = (vectors + panels - 1) / panels, last = dim - (d + (nv - 1) * LANES);
         vec_part part = vec_part_of(last < LANES ? last : LANES);
-        const int64_t lines = ahead && d == 0 ? dim * (int64_t)sizeof(T) : 0; /* bytes of a row to prefetch */
+        const char *from = v + d * (int64_t)sizeof(T);
         switch (nv) {
 #define PANEL(n)                                                                                                                          \
     case n:                                                                                                                               \
-        if ((n) <= ACCUMULATORS / rows) CAT3(values_panel, NAME, x)(rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o, ldo, p, p_row, p_key, v, keys, d, part, ahead, lines); \
+        if ((n) <= ACCUMULATORS / rows)                                                                                                   \
+            CAT3(values_panel, NAME, x)                                                                                                   \
+            (rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o + d, ldo, p, p_row, p_key, from, v_row, keys, part, &soon);                    \
         break;
             PANEL(1) PANEL(2) PANEL(3) PANEL(4) PANEL(5) PANEL(6) PANEL(7) PANEL(8)
 #undef PANEL
@@ -115,15 +135,15 @@ static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t
     }
 }
 
-static void CAT3(values, NAME, all)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key, const void *const *v, int keys,
-                                    int64_t dim, int64_t ahead) {
+static void CAT3(values, NAME, all)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key, const void *v, int64_t v_row,
+                                    int keys, int64_t dim, int64_t ahead) {
     for (int r = 0; r < rows;) {
         const int left = rows - r;
         float *to = o + r * ldo;
         const float *from = p + r * p_row;
 #define ROWS(n)                                                                                                                           \
     if (left >= (n)) {                                                                                                                    \
-        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, keys, dim, ahead);                                                         \
+        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, v_row, keys, dim, ahead);                                           \
         r += (n);                                                                                                                         \
         continue;                                                                                                                         \
     }

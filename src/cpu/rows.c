@@ -83,12 +83,8 @@ void attn_rows_begin(const attn_call *call, const attn_row_block *rows, const at
         .q = scratch->q,
         .lo = scratch->lo,
         .hi = scratch->hi,
-        .k = scratch->k,
-        .v = scratch->v,
-        .zero = scratch->zero,
         .scores = scratch->scores,
         .convert = scratch->convert,
-        .redo = scratch->redo,
     };
     int padded = (rows->count + ATTN_LANES_MAX - 1) / ATTN_LANES_MAX * ATTN_LANES_MAX;
     for (int r = 0; r < padded; r++) {
@@ -149,7 +145,8 @@ static bool load_masks(const attn_call *call, const attn_row_block *rows, const 
 }
 
 /* Which of the keys first .. end - 1 any row sees through its mask; shrinks the range to those at its ends. */
-static void seen_keys(const attn_row_block *rows, const attn_scratch *scratch, attn_work *work, unsigned char *seen) {
+static void seen_keys(const attn_row_block *rows, const attn_scratch *scratch, attn_work *work) {
+    unsigned char *seen = scratch->seen;
     memset(seen, 0, ATTN_BLOCK);
     for (int r = 0; r < rows->count; r++) {
         const float *bias = scratch->bias_rows[r];
@@ -158,6 +155,7 @@ static void seen_keys(const attn_row_block *rows, const attn_scratch *scratch, a
     }
     while (work->first < work->end && !seen[work->first]) work->first++;
     while (work->first < work->end && !seen[work->end - 1]) work->end--;
+    if (memchr(seen + work->first, 0, (size_t)(work->end - work->first))) work->seen = seen;
 }
 
 /* Bytes to the row that lies some kilobytes of rows further: far enough for memory to answer, near enough to still be cached then. */
@@ -167,31 +165,21 @@ static int64_t ahead(int64_t row, int64_t dim, attn_type type) {
     return (rows > 1 ? rows : 1) * row;
 }
 
-static void point_keys(const attn_call *call, const attn_row_block *rows, int64_t key, const unsigned char *seen, attn_work *work,
-                       const attn_scratch *scratch) {
+static void point_keys(const attn_call *call, const attn_row_block *rows, int64_t key, attn_work *work) {
     const attn_problem *p = call->problem;
-    const int64_t k_row = p->k.row * (int64_t)attn_type_size(p->type_k), v_row = p->v.row * (int64_t)attn_type_size(p->type_v);
-    const int64_t from = key + work->first;
-    const char *k = address(call->args->k, rows->b * p->k.batch + rows->head_kv * p->k.head + from * p->k.row, p->type_k);
-    const char *v = address(call->args->v, rows->b * p->v.batch + rows->head_kv * p->v.head + from * p->v.row, p->type_v);
-    for (int j = work->first; j < work->end; j++) {
-        scratch->k[j] = k + (j - work->first) * k_row;
-        scratch->v[j] = v + (j - work->first) * v_row;
-    }
-    work->k_row = k_row;
-    work->v_row = v_row;
-    work->k_ahead = ahead(k_row, p->dim_qk, p->type_k);
-    work->v_ahead = ahead(v_row, p->dim_v, p->type_v);
-    for (int j = work->first; seen && j < work->end; j++)
-        if (!seen[j]) scratch->k[j] = scratch->v[j] = scratch->zero;
-    for (int j = work->end; j < work->end + ATTN_KEYS_PAD; j++) scratch->k[j] = scratch->v[j] = scratch->zero;
+    work->k = address(call->args->k, rows->b * p->k.batch + rows->head_kv * p->k.head + key * p->k.row, p->type_k);
+    work->v = address(call->args->v, rows->b * p->v.batch + rows->head_kv * p->v.head + key * p->v.row, p->type_v);
+    work->k_row = p->k.row * (int64_t)attn_type_size(p->type_k);
+    work->v_row = p->v.row * (int64_t)attn_type_size(p->type_v);
+    work->k_ahead = ahead(work->k_row, p->dim_qk, p->type_k);
+    work->v_ahead = ahead(work->v_row, p->dim_v, p->type_v);
 }
 
 bool attn_rows_keys(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, int64_t key, int count, attn_work *work) {
-    unsigned char seen[ATTN_BLOCK];
     work->first = count;
     work->end = 0;
     work->bias = NULL;
+    work->seen = NULL;
     for (int r = 0; r < rows->count; r++) {
         int64_t i = position(call, rows, r);
         attn_range range = attn_visible(call->problem, &rows->sequence, i);
@@ -209,12 +197,12 @@ bool attn_rows_keys(const attn_call *call, const attn_row_block *rows, const att
     bool masked = call->args->mask && load_masks(call, rows, scratch, key);
     if (masked) {
         work->bias = scratch->bias_rows;
-        seen_keys(rows, scratch, work, seen);
+        seen_keys(rows, scratch, work);
         if (work->first >= work->end) return false;
     }
     work->mixed = masked;
     for (int r = 0; r < rows->count; r++) work->mixed |= scratch->lo[r] > work->first || scratch->hi[r] < work->end;
-    point_keys(call, rows, key, masked ? seen : NULL, work, scratch);
+    point_keys(call, rows, key, work);
     return true;
 }
 
