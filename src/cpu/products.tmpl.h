@@ -89,7 +89,7 @@ static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o
     UNROLL for (int i = 0; i < rows * nv; i++) acc[i] = vec_zero();
     for (int j = 0; j < keys; j++) {
         const T *vp = (const T *)(v + j * v_row);
-        for (int line = 0; line < lines; line++) vec_prefetch(at + 64 * line);
+        for (int line = 0; line < lines; line++) vec_prefetch_far(at + 64 * line);
         at += step;
         UNROLL for (int c = 0; c < nv - 1; c++) vv[c] = LOAD(vp + c * LANES);
         vv[nv - 1] = LOAD_PART(vp + (nv - 1) * LANES, part);
@@ -112,7 +112,7 @@ static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t
     const int64_t bytes = dim * (int64_t)sizeof(T);
     int64_t d = 0, vectors = (dim + LANES - 1) / LANES, panels = (vectors + most - 1) / most;
     CAT3(soon, NAME, x) soon = { v + ahead, 0, 0 };
-    if (ahead && panels > 1 && v_row == bytes) { /* one panel reads in the order of addresses, which needs no help */
+    if (ahead && (panels > 1 || bytes >= 512) && v_row == bytes) { /* one panel reads in the order of addresses, which needs no help */
         soon.step = bytes / panels;
         soon.lines = (int)((soon.step + 63) / 64);
     }

@@ -172,7 +172,7 @@ static void point_keys(const attn_call *call, const attn_row_block *rows, int64_
     work->k_row = p->k.row * (int64_t)attn_type_size(p->type_k);
     work->v_row = p->v.row * (int64_t)attn_type_size(p->type_v);
     work->k_ahead = ahead(work->k_row, p->dim_qk, p->type_k);
-    work->v_ahead = ahead(work->v_row, p->dim_v, p->type_v);
+    work->v_ahead = ATTN_RUN * work->v_row; /* panels walk a run several times: what comes after it is fetched meanwhile */
 }
 
 bool attn_rows_keys(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, int64_t key, int count, attn_work *work) {
