@@ -34,7 +34,7 @@ static const struct argp_option options[] = {
 };
 
 static void add_case(bench_options *o, bool found, const char *option, const char *arg, struct argp_state *state) {
-    if (!found) argp_error(state, "--%s %s: %s", option, arg, *option == 'c' ? "no such case" : "must be B,Hq/Hkv,Lq,Lk,D[/Dv][,causal[=ALIGN]]");
+    if (!found) argp_error(state, "--%s %s: %s", option, arg, *option == 'c' ? "no such case (attn check --list names them)" : "must be B,Hq/Hkv,Lq,Lk,D[/Dv][,causal[=ALIGN]]");
     if (++o->count == CASES_MOST) argp_error(state, "--%s %s: too many cases", option, arg);
 }
 
@@ -165,13 +165,31 @@ static bool bench(session *all, workload *w, const spec *s) {
     return good || attn_cli_error("JSON: could not be made");
 }
 
-static bool bench_case(session *all, const spec *plain, attn_type type) {
-    workload w;
+static spec complete(const bench_options *o, const spec *plain, attn_type type) {
     spec s = *plain;
     s.seed = 1;
-    s.layout = all->options->layout;
+    s.layout = o->layout;
     attn_cli_case_type(&s, type, false);
-    if (all->options->masked) s.mask = ATTN_BOOL, s.axes = AXIS_ROW | AXIS_KEY, s.fill = FILL_KEEP;
+    if (o->masked) s.mask = ATTN_BOOL, s.axes = AXIS_ROW | AXIS_KEY, s.fill = FILL_KEEP;
+    return s;
+}
+
+/* A shape that breaks a rule is told before anything is timed. */
+static bool check_cases(attn_context *context, const bench_options *o, const spec *cases, int count) {
+    attn_explanation explanation = ATTN_EXPLANATION_INIT;
+    attn_problem problem;
+    for (int i = 0; i < count; i++) {
+        spec s = complete(o, &cases[i], ATTN_F32);
+        attn_cli_case_problem(&s, &problem);
+        attn_status status = attn_explain(context, &problem, &explanation);
+        if (status != ATTN_OK) return attn_cli_error("%s: %s", s.name, attn_status_text(status));
+    }
+    return true;
+}
+
+static bool bench_case(session *all, const spec *plain, attn_type type) {
+    workload w;
+    spec s = complete(all->options, plain, type);
     attn_cli_progress(&all->bar, (double)all->done++ / all->total);
     if (!attn_cli_workload_make(&s, &w)) return false;
     bool good = bench(all, &w, &s);
@@ -205,9 +223,9 @@ int attn_cli_bench(int argc, char **argv) {
     session all = { .options = &o };
     all.context = attn_cli_open(&o.device);
     all.stream = open_memstream(&all.lines, &all.size);
-    bool good = all.context && all.stream;
     const spec *cases = o.cases;
     int count = o.count ? o.count : attn_cli_shapes(&cases);
+    bool good = all.context && all.stream && check_cases(all.context, &o, cases, count);
     if (good && !(o.json && strcmp(o.json, "-") == 0)) print_head(all.context);
     attn_cli_progress_begin(&all.bar, "timing");
     good = good && bench_all(&all, cases, count);

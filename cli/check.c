@@ -13,21 +13,45 @@ typedef struct check_options {
     attn_options device;
     double seconds;
     uint64_t seed;
-    bool has_seed, json;
+    bool has_seed, json, list;
     const char *name;
     attn_type type; /* ATTN_NONE: all three in turn */
 } check_options;
 
-enum { KEY_SECONDS = 300, KEY_SEED, KEY_CASE, KEY_TYPE, KEY_JSON };
+enum { KEY_SECONDS = 300, KEY_SEED, KEY_CASE, KEY_TYPE, KEY_LIST, KEY_JSON };
 
 static const struct argp_option options[] = {
     { "seconds", KEY_SECONDS, "S", 0, "How long to go on with random problems after the listed ones (10)", 1 },
     { "seed", KEY_SEED, "N", 0, "Seed of all random numbers; without it a new one, which is stated", 1 },
     { "case", KEY_CASE, "NAME", 0, "One problem only: a listed name, random:SEED:INDEX, or random:SEED for a run of them", 1 },
     { "type", KEY_TYPE, "TYPE", 0, "f32, f16 or bf16 only", 1 },
+    { "list", KEY_LIST, NULL, 0, "Print the names that --case takes, and end", 1 },
     { "json", KEY_JSON, NULL, 0, "Report as one JSON object", 20 },
     { 0 },
 };
+
+/* "random:12" or "random:12:345" */
+static bool parse_random(const char *name, uint64_t *seed, uint64_t *index, bool *one) {
+    char text[48];
+    int64_t first = 0, second = 0;
+    if (strncmp(name, "random:", 7) != 0 || strlen(name) >= sizeof text) return false;
+    strcpy(text, name + 7);
+    char *colon = strchr(text, ':');
+    *one = colon != NULL;
+    if (colon) *colon = 0;
+    if (!attn_cli_int_parse(text, &first) || first < 0) return false;
+    if (colon && (!attn_cli_int_parse(colon + 1, &second) || second < 0)) return false;
+    *seed = (uint64_t)first;
+    *index = (uint64_t)second;
+    return true;
+}
+
+static bool is_case(const char *name) {
+    uint64_t seed, index;
+    bool one;
+    spec s;
+    return parse_random(name, &seed, &index, &one) || attn_cli_case(name, &s);
+}
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
     check_options *o = state->input;
@@ -43,10 +67,14 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         o->seed = (uint64_t)number;
         o->has_seed = true;
         return 0;
-    case KEY_CASE: o->name = arg; return 0;
+    case KEY_CASE:
+        o->name = arg;
+        if (!is_case(arg)) argp_error(state, "--case %s: no such case (attn check --list names them)", arg);
+        return 0;
     case KEY_TYPE:
         if (!attn_cli_type_parse(arg, &o->type)) argp_error(state, "--type %s: must be f32, f16 or bf16", arg);
         return 0;
+    case KEY_LIST: o->list = true; return 0;
     case KEY_JSON: o->json = true; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -133,7 +161,7 @@ static void print_case(const spec *s, const workload *w, const tested *t) {
     printf("%s%s\n", *plan ? "; " : "", plan);
     if (t->status != ATTN_OK) printf("FAILED: %s\n", attn_status_text(t->status));
     else attn_cli_print_verdict(p, &w->args, &t->verdict);
-    if (t->stray) printf("FAILED: %zu bytes around the outputs were written to\n", t->stray);
+    if (t->stray) printf("FAILED: %zu bytes around the outputs or the workspace were written to\n", t->stray);
 }
 
 static json_t *json_case(const spec *s, const workload *w, const tested *t, const char *repeat) {
@@ -165,15 +193,36 @@ static void record(totals *all, const spec *s, bool typed, const workload *w, co
     fflush(stdout);
 }
 
+/* A workspace of the exact size, full of NaN, between margins of the same: what it held may not matter, what lies around it may not change. */
+enum { MARGIN = 64, NOT_A_NUMBER = 0xff };
+
+static void forward(totals *all, workload *w, tested *t) {
+    size_t bytes = 0;
+    t->status = attn_explain(all->context, &w->problem, &t->explanation);
+    if (t->status == ATTN_OK) t->status = attn_workspace(all->context, &w->problem, &bytes);
+    unsigned char *memory = t->status == ATTN_OK && bytes < SIZE_MAX / 2 ? attn_cli_memory(bytes + 2 * MARGIN) : NULL;
+    if (!memory) {
+        if (t->status == ATTN_OK) t->status = ATTN_ERROR_OUT_OF_MEMORY;
+        return;
+    }
+    memset(memory, NOT_A_NUMBER, bytes + 2 * MARGIN);
+    w->args.workspace = memory + MARGIN;
+    w->args.workspace_size = bytes;
+    t->status = attn_forward(all->context, &w->problem, &w->args);
+    for (size_t i = 0; i < MARGIN; i++) t->stray += (memory[i] != NOT_A_NUMBER) + (memory[MARGIN + bytes + i] != NOT_A_NUMBER);
+    w->args.workspace = NULL;
+    w->args.workspace_size = 0;
+    free(memory);
+}
+
 /* False only where the check itself could not be made: no memory, no such device. */
 static bool test(totals *all, const spec *s, bool typed, const attn_options *device, const verify_options *verify) {
     workload w;
     tested t = { .explanation = ATTN_EXPLANATION_INIT };
     if (!open_context(all, device) || !attn_cli_workload_make(s, &w)) return false;
-    t.status = attn_explain(all->context, &w.problem, &t.explanation);
-    if (t.status == ATTN_OK) t.status = attn_forward(all->context, &w.problem, &w.args);
+    forward(all, &w, &t);
     bool done = t.status != ATTN_OK || attn_cli_verify(&w.problem, &w.args, verify, &t.verdict);
-    if (done && t.status == ATTN_OK) t.stray = attn_cli_workload_stray(&w);
+    if (done && t.status == ATTN_OK) t.stray += attn_cli_workload_stray(&w);
     if (done) record(all, s, typed, &w, &t);
     attn_cli_workload_free(&w);
     double seconds = all->options->seconds > 0 ? all->options->seconds : 1;
@@ -223,30 +272,13 @@ static bool test_listed(totals *all) {
     return done;
 }
 
-/* "random:12" or "random:12:345" */
-static bool parse_random(const char *name, uint64_t *seed, uint64_t *index, bool *one) {
-    char text[48];
-    int64_t first = 0, second = 0;
-    if (strncmp(name, "random:", 7) != 0 || strlen(name) >= sizeof text) return false;
-    strcpy(text, name + 7);
-    char *colon = strchr(text, ':');
-    *one = colon != NULL;
-    if (colon) *colon = 0;
-    if (!attn_cli_int_parse(text, &first) || first < 0) return false;
-    if (colon && (!attn_cli_int_parse(colon + 1, &second) || second < 0)) return false;
-    *seed = (uint64_t)first;
-    *index = (uint64_t)second;
-    return true;
-}
-
 static bool test_named(totals *all) {
     verify_options thorough = VERIFY_OPTIONS_INIT;
     uint64_t seed = 0, index = 0;
     bool one = false;
     spec s;
     if (parse_random(all->options->name, &seed, &index, &one)) return one ? test_random(all, seed, index, &thorough) : test_until(all, seed);
-    if (attn_cli_case(all->options->name, &s)) return test_types(all, s, &thorough);
-    return attn_cli_error("--case %s: no such case (attn check --help tells what can be named)", all->options->name);
+    return attn_cli_case(all->options->name, &s) && test_types(all, s, &thorough);
 }
 
 static void print_head(const totals *all) {
@@ -269,9 +301,18 @@ static bool report(const totals *all) {
     return true;
 }
 
+static int list_names(void) {
+    const spec *specs;
+    for (int i = 0, count = attn_cli_shapes(&specs); i < count; i++) printf("%s\n%s.small\n", specs[i].name, specs[i].name);
+    for (int i = 0, count = attn_cli_edges(&specs); i < count; i++) printf("%s\n", specs[i].name);
+    printf("random:SEED\nrandom:SEED:INDEX\n");
+    return CLI_GOOD;
+}
+
 int attn_cli_check(int argc, char **argv) {
     check_options o = { .device = ATTN_OPTIONS_INIT, .seconds = 10 };
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return CLI_BAD;
+    if (o.list) return list_names();
     if (!o.has_seed) o.seed = attn_cli_entropy();
     totals all = { .options = &o, .begun = attn_cli_seconds(), .failures = json_array(), .cases = json_array() };
     bool done = open_context(&all, &o.device);

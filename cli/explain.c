@@ -43,7 +43,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_CASE:
         if (o->has_spec) argp_error(state, "%s: one shape or case at a time", arg);
         o->has_spec = true;
-        if (!attn_cli_case(arg, &o->spec)) argp_error(state, "--case %s: no such case", arg);
+        if (!attn_cli_case(arg, &o->spec)) argp_error(state, "--case %s: no such case (attn check --list names them)", arg);
         return 0;
     case KEY_TYPE:
         if (!attn_cli_type_parse(arg, &o->type)) argp_error(state, "--type %s: must be f32, f16 or bf16", arg);
