@@ -23,7 +23,8 @@ typedef struct bench_options {
 } bench_options;
 
 static const struct argp_option options[] = {
-    { "case", KEY_CASE, "NAME", 0, "origin, D2 to D5, M1, P1 to P4, or any other that attn check has; may be repeated (without: all of these)", 1 },
+    { "case", KEY_CASE, "NAME", 0,
+      "origin, D2 to D5, M1, P1 to P4, or any other that attn check has; may be repeated (without: all of these)", 1 },
     { "shape", KEY_SHAPE, "SHAPE", 0, "B,Hq/Hkv,Lq,Lk,D[/Dv][,causal[=ALIGN]]; may be repeated", 1 },
     { "type", KEY_TYPE, "TYPE", 0, "f32, f16 or bf16, or several with commas (all three)", 1 },
     { "seconds", KEY_SECONDS, "S", 0, "How long to time a case (1)", 1 },
@@ -34,7 +35,9 @@ static const struct argp_option options[] = {
 };
 
 static void add_case(bench_options *o, bool found, const char *option, const char *arg, struct argp_state *state) {
-    if (!found) argp_error(state, "--%s %s: %s", option, arg, *option == 'c' ? "no such case (attn check --list names them)" : "must be B,Hq/Hkv,Lq,Lk,D[/Dv][,causal[=ALIGN]]");
+    if (!found)
+        argp_error(state, "--%s %s: %s", option, arg,
+                   *option == 'c' ? "no such case (attn check --list names them)" : "must be B,Hq/Hkv,Lq,Lk,D[/Dv][,causal[=ALIGN]]");
     if (++o->count == CASES_MOST) argp_error(state, "--%s %s: too many cases", option, arg);
 }
 
@@ -54,10 +57,18 @@ static void set_types(bench_options *o, const char *arg, struct argp_state *stat
 static error_t parse(int key, char *arg, struct argp_state *state) {
     bench_options *o = state->input;
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &o->device; return 0;
-    case KEY_CASE: add_case(o, attn_cli_case(arg, &o->cases[o->count]), "case", arg, state); return 0;
-    case KEY_SHAPE: add_case(o, attn_cli_shape_spec(arg, &o->cases[o->count]), "shape", arg, state); return 0;
-    case KEY_TYPE: set_types(o, arg, state); return 0;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &o->device;
+        return 0;
+    case KEY_CASE:
+        add_case(o, attn_cli_case(arg, &o->cases[o->count]), "case", arg, state);
+        return 0;
+    case KEY_SHAPE:
+        add_case(o, attn_cli_shape_spec(arg, &o->cases[o->count]), "shape", arg, state);
+        return 0;
+    case KEY_TYPE:
+        set_types(o, arg, state);
+        return 0;
     case KEY_SECONDS:
         if (!attn_cli_real_parse(arg, &o->seconds) || !(o->seconds >= 0 && o->seconds <= 1e6))
             argp_error(state, "--seconds %s: must be a number that is not negative", arg);
@@ -70,17 +81,27 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         o->layout = strcmp(arg, "blhd") == 0 ? ATTN_BLHD : ATTN_BHLD;
         if (o->layout == ATTN_BHLD && strcmp(arg, "bhld") != 0) argp_error(state, "--layout %s: must be bhld or blhd", arg);
         return 0;
-    case KEY_JSON: o->json = arg; return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    case KEY_JSON:
+        o->json = arg;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
     }
 }
 
 static const struct argp_child children[] = { { &attn_cli_device_argp, 0, "The device:", 10 }, { 0 } };
-static const struct argp argp = { options, parse, NULL,
+static const struct argp argp = {
+    options,
+    parse,
+    NULL,
     "Verifies, then times.\v"
     "The share is the larger of bytes / DRAM read rate and visible operations / arithmetic peak, both measured in this process on the same "
     "threads, divided by the median time. Decode cases go through copies of k and v that are larger than the last cache. "
-    "Exit status 1 where the verification fails.", children, NULL, NULL };
+    "Exit status 1 where the verification fails.",
+    children,
+    NULL,
+    NULL
+};
 
 /* ---- the report ---- */
 typedef struct measured {
@@ -98,12 +119,13 @@ static json_t *json_row(const measured *m, const char *type) {
     const timing *t = &m->timing;
     const worst *w = &m->verdict.out;
     attn_cli_plan_text(&m->explanation, plan, sizeof plan);
-    return json_pack("{s:s,s:s?,s:s?,s:s,s:i,s:o,s:f,s:f,s:o,s:o,s:o,s:o,s:o,s:s}", "case", m->spec->name, "device", m->explanation.device, "isa",
-                     m->explanation.isa, "type", type, "threads", m->explanation.threads, "seconds_median",
+    return json_pack("{s:s,s:s?,s:s?,s:s,s:i,s:o,s:f,s:f,s:o,s:o,s:o,s:o,s:o,s:s}", "case", m->spec->name, "device", m->explanation.device,
+                     "isa", m->explanation.isa, "type", type, "threads", m->explanation.threads, "seconds_median",
                      m->timed ? json_real(t->median) : json_null(), "bytes", t->bytes, "operations", t->operations, "ceiling",
                      m->timed ? json_string(ceiling_name(t->ceiling)) : json_null(), "ceiling_value",
                      m->timed ? json_real(t->ceiling_value) : json_null(), "share", m->timed ? json_real(t->share) : json_null(), "error",
-                     w->any ? attn_cli_json_real(w->error) : json_null(), "bound", w->any ? attn_cli_json_real(w->bound) : json_null(), "plan", plan);
+                     w->any ? attn_cli_json_real(w->error) : json_null(), "bound", w->any ? attn_cli_json_real(w->bound) : json_null(),
+                     "plan", plan);
 }
 
 static void print_row(const measured *m, const char *type) {

@@ -128,8 +128,10 @@ static double score(bound *r, const attn_problem *p, const attn_args *args, cons
         if (p->softcap > 0) s = p->softcap * tanh(s / p->softcap);
         r->s[j] = s + mask + bias;
         r->keys++;
-        if (isnan(r->s[j]) || isnan(top)) top = NAN;
-        else if (r->s[j] > top) top = r->s[j];
+        if (isnan(r->s[j]) || isnan(top))
+            top = NAN;
+        else if (r->s[j] > top)
+            top = r->s[j];
         r->size[j] = fabs(p->scale) * sum_abs + fabs(mask) + fabs(bias);
     }
     /* A key that lies hopelessly below the top cannot matter by any rounding of its own score. */
@@ -154,8 +156,10 @@ void attn_cli_bound_row(bound *r, const attn_problem *p, const attn_args *args, 
         const float *v = r->v + j * p->dim_v;
         total += weight;
         for (int64_t d = 0; d < p->dim_v; d++) {
-            if (isfinite(v[d])) r->a[d] += weight * fabs((double)v[d]);
-            else r->a[d] = INFINITY, r->faint[d] |= weight < 0x1p-100;
+            if (isfinite(v[d]))
+                r->a[d] += weight * fabs((double)v[d]);
+            else
+                r->a[d] = INFINITY, r->faint[d] |= weight < 0x1p-100;
         }
     }
     for (int64_t d = 0; d < p->dim_v; d++) r->a[d] /= total > 0 ? total : 1;

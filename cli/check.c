@@ -57,7 +57,9 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     check_options *o = state->input;
     int64_t number;
     switch (key) {
-    case ARGP_KEY_INIT: state->child_inputs[0] = &o->device; return 0;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &o->device;
+        return 0;
     case KEY_SECONDS:
         if (!attn_cli_real_parse(arg, &o->seconds) || !(o->seconds >= 0 && o->seconds <= 1e9))
             argp_error(state, "--seconds %s: must be a number that is not negative", arg);
@@ -74,17 +76,29 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_TYPE:
         if (!attn_cli_type_parse(arg, &o->type)) argp_error(state, "--type %s: must be f32, f16 or bf16", arg);
         return 0;
-    case KEY_LIST: o->list = true; return 0;
-    case KEY_JSON: o->json = true; return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    case KEY_LIST:
+        o->list = true;
+        return 0;
+    case KEY_JSON:
+        o->json = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
     }
 }
 
 static const struct argp_child children[] = { { &attn_cli_device_argp, 0, "The device:", 10 }, { 0 } };
-static const struct argp argp = { options, parse, NULL,
+static const struct argp argp = {
+    options,
+    parse,
+    NULL,
     "Checks a device against the reference.\v"
     "First the listed problems, then random ones until the time is up. A failure prints the command that repeats it. "
-    "Exit status: 0 all passed, 1 one or more failed, 2 bad usage.", children, NULL, NULL };
+    "Exit status: 0 all passed, 1 one or more failed, 2 bad usage.",
+    children,
+    NULL,
+    NULL
+};
 
 /* ---- one problem ---- */
 typedef struct tested {
@@ -147,20 +161,22 @@ static void repeat_text(const totals *all, const spec *s, bool typed, char *text
         snprintf(text, size, "attn check%s%s%s --case %s", device, all->options->type ? " --type " : "",
                  all->options->type ? attn_cli_type(all->options->type) : "", s->name);
     else
-        snprintf(text, size, "attn check%s%s%s --seed %llu --case %s", device, typed ? " --type " : "", typed ? attn_cli_type(s->type_q) : "",
-                 (unsigned long long)all->options->seed, s->name);
+        snprintf(text, size, "attn check%s%s%s --seed %llu --case %s", device, typed ? " --type " : "",
+                 typed ? attn_cli_type(s->type_q) : "", (unsigned long long)all->options->seed, s->name);
 }
 
 static void print_case(const spec *s, const workload *w, const tested *t) {
     const attn_problem *p = &w->problem;
     char sizes[160], plan[160] = "";
     attn_cli_sizes_text(p, sizes, sizeof sizes);
-    printf("%s: shape %s, q %s, k %s, v %s, out %s", s->name, sizes, attn_cli_type(p->type_q), attn_cli_type(p->type_k), attn_cli_type(p->type_v),
-           attn_cli_type(p->type_out));
+    printf("%s: shape %s, q %s, k %s, v %s, out %s", s->name, sizes, attn_cli_type(p->type_q), attn_cli_type(p->type_k),
+           attn_cli_type(p->type_v), attn_cli_type(p->type_out));
     if (t->status == ATTN_OK) attn_cli_plan_text(&t->explanation, plan, sizeof plan);
     printf("%s%s\n", *plan ? "; " : "", plan);
-    if (t->status != ATTN_OK) printf("FAILED: %s\n", attn_status_text(t->status));
-    else attn_cli_print_verdict(p, &w->args, &t->verdict);
+    if (t->status != ATTN_OK)
+        printf("FAILED: %s\n", attn_status_text(t->status));
+    else
+        attn_cli_print_verdict(p, &w->args, &t->verdict);
     if (t->stray) printf("FAILED: %zu bytes around the outputs or the workspace were written to\n", t->stray);
 }
 
@@ -178,8 +194,10 @@ static void record(totals *all, const spec *s, bool typed, const workload *w, co
     char repeat[512];
     bool one = all->options->name && strncmp(all->options->name, "random:", 7) != 0;
     repeat_text(all, s, typed, repeat, sizeof repeat);
-    if (good(t)) all->passed++, note_worst(all, s, &t->verdict);
-    else all->failed++;
+    if (good(t))
+        all->passed++, note_worst(all, s, &t->verdict);
+    else
+        all->failed++;
     bool verbose = !good(t) || one || (all->options->name && strcmp(all->options->name, s->name) == 0);
     if (!verbose) return;
     attn_cli_progress_end(&all->bar);
@@ -193,7 +211,8 @@ static void record(totals *all, const spec *s, bool typed, const workload *w, co
     fflush(stdout);
 }
 
-/* A workspace of the exact size, full of NaN, between margins of the same: what it held may not matter, what lies around it may not change. */
+/* A workspace of the exact size, full of NaN, between margins of the same: what it held may not matter, what lies around it may not change.
+ */
 enum { MARGIN = 64, NOT_A_NUMBER = 0xff };
 
 static void forward(totals *all, workload *w, tested *t) {
@@ -277,7 +296,8 @@ static bool test_named(totals *all) {
     uint64_t seed = 0, index = 0;
     bool one = false;
     spec s;
-    if (parse_random(all->options->name, &seed, &index, &one)) return one ? test_random(all, seed, index, &thorough) : test_until(all, seed);
+    if (parse_random(all->options->name, &seed, &index, &one))
+        return one ? test_random(all, seed, index, &thorough) : test_until(all, seed);
     return attn_cli_case(all->options->name, &s) && test_types(all, s, &thorough);
 }
 
@@ -291,11 +311,11 @@ static void print_head(const totals *all) {
 static bool report(const totals *all) {
     double seconds = attn_cli_seconds() - all->begun;
     if (all->options->json)
-        return attn_cli_json_print(json_pack("{s:s,s:s,s:s,s:s?,s:I,s:f,s:I,s:I,s:o,s:s,s:O,s:O}", "command", "check", "version", attn_version(),
-                                             "device", attn_cli_device(all->options->device.device), "isa", all->options->device.isa, "seed",
-                                             (json_int_t)all->options->seed, "seconds", seconds, "passed", (json_int_t)all->passed, "failed",
-                                             (json_int_t)all->failed, "worst_ratio", attn_cli_json_real(all->worst), "worst_case",
-                                             all->worst_case, "cases", all->cases, "failures", all->failures));
+        return attn_cli_json_print(
+            json_pack("{s:s,s:s,s:s,s:s?,s:I,s:f,s:I,s:I,s:o,s:s,s:O,s:O}", "command", "check", "version", attn_version(), "device",
+                      attn_cli_device(all->options->device.device), "isa", all->options->device.isa, "seed", (json_int_t)all->options->seed,
+                      "seconds", seconds, "passed", (json_int_t)all->passed, "failed", (json_int_t)all->failed, "worst_ratio",
+                      attn_cli_json_real(all->worst), "worst_case", all->worst_case, "cases", all->cases, "failures", all->failures));
     if (all->worst > 0) printf("largest error/bound among what passed: %.3g (%s)\n", all->worst, all->worst_case);
     printf("%lld passed, %lld failed\n", (long long)all->passed, (long long)all->failed);
     return true;
@@ -318,8 +338,10 @@ int attn_cli_check(int argc, char **argv) {
     bool done = open_context(&all, &o.device);
     if (done && !o.json) print_head(&all);
     attn_cli_progress_begin(&all.bar, "checking");
-    if (done && o.name) done = test_named(&all);
-    else if (done) done = test_listed(&all) && test_until(&all, o.seed);
+    if (done && o.name)
+        done = test_named(&all);
+    else if (done)
+        done = test_listed(&all) && test_until(&all, o.seed);
     attn_cli_progress_end(&all.bar);
     if (done) done = report(&all);
     attn_close(all.context);

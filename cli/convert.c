@@ -71,19 +71,26 @@ float attn_cli_load_one(attn_type type, const void *from, int64_t index) {
 }
 
 void attn_cli_load(attn_type type, const void *from, int64_t count, float *to) {
-    if (type == ATTN_F32 && count > 0) memcpy(to, from, (size_t)count * sizeof *to);
-    else for (int64_t i = 0; i < count; i++) to[i] = attn_cli_load_one(type, from, i);
+    if (type == ATTN_F32 && count > 0)
+        memcpy(to, from, (size_t)count * sizeof *to);
+    else
+        for (int64_t i = 0; i < count; i++) to[i] = attn_cli_load_one(type, from, i);
 }
 
 void attn_cli_store(attn_type type, const float *from, int64_t count, void *to) {
     uint16_t *half = to;
-    if (type == ATTN_F32 && count > 0) memcpy(to, from, (size_t)count * sizeof *from);
-    else if (type == ATTN_F16) for (int64_t i = 0; i < count; i++) half[i] = attn_cli_to_f16(from[i]);
-    else if (type == ATTN_BF16) for (int64_t i = 0; i < count; i++) half[i] = attn_cli_to_bf16(from[i]);
+    if (type == ATTN_F32 && count > 0)
+        memcpy(to, from, (size_t)count * sizeof *from);
+    else if (type == ATTN_F16)
+        for (int64_t i = 0; i < count; i++) half[i] = attn_cli_to_f16(from[i]);
+    else if (type == ATTN_BF16)
+        for (int64_t i = 0; i < count; i++) half[i] = attn_cli_to_bf16(from[i]);
 }
 
 /* Bits of the mantissa with the leading one, and the exponents of the smallest normal and of the first power of two that overflows. */
-typedef struct format { int bits, lowest, above; } format;
+typedef struct format {
+    int bits, lowest, above;
+} format;
 
 static format format_of(attn_type type) {
     if (type == ATTN_F16) return (format){ 11, -14, 16 };

@@ -3,8 +3,8 @@
 #define ATTN_CLI_CONVERT_H
 #include "cli.h"
 
-size_t attn_cli_size(attn_type type);      /* bytes; 0 for ATTN_NONE */
-const char *attn_cli_type(attn_type type); /* "f32", ...; "none" */
+size_t attn_cli_size(attn_type type);                        /* bytes; 0 for ATTN_NONE */
+const char *attn_cli_type(attn_type type);                   /* "f32", ...; "none" */
 bool attn_cli_type_parse(const char *text, attn_type *type); /* f32, f16 or bf16 */
 
 float attn_cli_from_f16(uint16_t bits);
@@ -17,6 +17,6 @@ void attn_cli_load(attn_type type, const void *from, int64_t count, float *to);
 void attn_cli_store(attn_type type, const float *from, int64_t count, void *to);
 float attn_cli_load_one(attn_type type, const void *from, int64_t index);
 
-double attn_cli_ulp(attn_type type, double value);  /* distance between neighbours in the binade of |value|; the least for subnormals */
+double attn_cli_ulp(attn_type type, double value);   /* distance between neighbours in the binade of |value|; the least for subnormals */
 double attn_cli_clamp(attn_type type, double value); /* what overflows: to the power of two that would follow the largest number */
 #endif

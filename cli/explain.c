@@ -39,7 +39,9 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         state->child_inputs[1] = &o->device;
         return 0;
     case KEY_SHAPE:
-    case ARGP_KEY_ARG: set_shape(o, arg, state); return 0;
+    case ARGP_KEY_ARG:
+        set_shape(o, arg, state);
+        return 0;
     case KEY_CASE:
         if (o->has_spec) argp_error(state, "%s: one shape or case at a time", arg);
         o->has_spec = true;
@@ -50,17 +52,23 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case KEY_MASK:
         o->type_mask = ATTN_BOOL;
-        if (strcmp(arg, "bool") != 0 && !attn_cli_type_parse(arg, &o->type_mask)) argp_error(state, "--mask %s: must be bool, f32, f16 or bf16", arg);
+        if (strcmp(arg, "bool") != 0 && !attn_cli_type_parse(arg, &o->type_mask))
+            argp_error(state, "--mask %s: must be bool, f32, f16 or bf16", arg);
         return 0;
-    case KEY_JSON: o->json = true; return 0;
+    case KEY_JSON:
+        o->json = true;
+        return 0;
     case ARGP_KEY_END:
         if (!o->has_spec) argp_error(state, "--shape or --case must be given");
         return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default:
+        return ARGP_ERR_UNKNOWN;
     }
 }
 
-static const struct argp_child children[] = { { &attn_cli_problem_argp, 0, "The problem:", 5 }, { &attn_cli_device_argp, 0, "The device:", 10 }, { 0 } };
+static const struct argp_child children[] = { { &attn_cli_problem_argp, 0, "The problem:", 5 },
+                                              { &attn_cli_device_argp, 0, "The device:", 10 },
+                                              { 0 } };
 static const struct argp argp = { options, parse, "[SHAPE]", "Tells what would run for a shape, and why.", children, NULL, NULL };
 
 int attn_cli_explain(int argc, char **argv) {

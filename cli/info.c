@@ -20,16 +20,21 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *arg, struct argp_state *state) {
     info_options *o = state->input;
     (void)arg;
-    if (key == ARGP_KEY_INIT) state->child_inputs[0] = &o->device;
-    else if (key == KEY_MEASURE) o->measure = true;
-    else if (key == KEY_JSON) o->json = true;
-    else return ARGP_ERR_UNKNOWN;
+    if (key == ARGP_KEY_INIT)
+        state->child_inputs[0] = &o->device;
+    else if (key == KEY_MEASURE)
+        o->measure = true;
+    else if (key == KEY_JSON)
+        o->json = true;
+    else
+        return ARGP_ERR_UNKNOWN;
     return 0;
 }
 
 static const struct argp_child children[] = { { &attn_cli_device_argp, 0, "The device:", 10 }, { 0 } };
-static const struct argp argp = { options, parse, NULL, "Tells the version, the devices, instruction sets and threads, and the machine's ceilings.",
-                                  children, NULL, NULL };
+static const struct argp argp = {
+    options, parse, NULL, "Tells the version, the devices, instruction sets and threads, and the machine's ceilings.", children, NULL, NULL
+};
 
 static json_t *isa_array(const char *isas) {
     json_t *array = json_array();
@@ -50,15 +55,19 @@ static json_t *json_device(attn_device device) {
     defaults.device = device;
     if (attn_open(&context, &defaults) != ATTN_OK) return NULL;
     if (attn_describe(context, &d) == ATTN_OK)
-        json = json_pack("{s:s?,s:s?,s:o,s:i,s:s?}", "device", d.device, "isa", d.isa, "isas", isa_array(d.isas), "threads", d.threads, "pool", d.pool);
+        json = json_pack("{s:s?,s:s?,s:o,s:i,s:s?}", "device", d.device, "isa", d.isa, "isas", isa_array(d.isas), "threads", d.threads,
+                         "pool", d.pool);
     attn_close(context);
     return json;
 }
 
-typedef struct ceilings { double dram_read, fma_f32; } ceilings;
+typedef struct ceilings {
+    double dram_read, fma_f32;
+} ceilings;
 
 static bool measure(attn_context *context, ceilings *c) {
-    return attn_cli_ok(attn_measure(context, ATTN_DRAM_READ, &c->dram_read)) && attn_cli_ok(attn_measure(context, ATTN_FMA_F32, &c->fma_f32));
+    return attn_cli_ok(attn_measure(context, ATTN_DRAM_READ, &c->dram_read)) &&
+           attn_cli_ok(attn_measure(context, ATTN_FMA_F32, &c->fma_f32));
 }
 
 static bool report_json(const info_options *o, const attn_description *d, const ceilings *c) {
@@ -67,8 +76,8 @@ static bool report_json(const info_options *o, const attn_description *d, const 
         json_t *one = json_device(each);
         if (one) json_array_append_new(devices, one);
     }
-    json_t *json = json_pack("{s:s,s:s,s:s?,s:s?,s:o,s:i,s:s?,s:o}", "command", "info", "version", attn_version(), "device", d->device, "isa", d->isa,
-                             "isas", isa_array(d->isas), "threads", d->threads, "pool", d->pool, "devices", devices);
+    json_t *json = json_pack("{s:s,s:s,s:s?,s:s?,s:o,s:i,s:s?,s:o}", "command", "info", "version", attn_version(), "device", d->device,
+                             "isa", d->isa, "isas", isa_array(d->isas), "threads", d->threads, "pool", d->pool, "devices", devices);
     if (json && o->measure) /* bytes and operations a second */
         json_object_set_new(json, "ceilings", json_pack("{s:f,s:f}", "dram_read", c->dram_read, "fma_f32", c->fma_f32));
     return attn_cli_json_print(json);
@@ -81,8 +90,8 @@ static void report_text(const info_options *o, const attn_description *d, const 
         if (one) printf(" %s", attn_cli_device(each));
         json_decref(one);
     }
-    printf("\ndevice    %s\nisas      %s\nisa       %s\nthreads   %d\npool      %s\n", d->device, d->isas ? d->isas : "none", d->isa ? d->isa : "none",
-           d->threads, d->pool ? d->pool : "none");
+    printf("\ndevice    %s\nisas      %s\nisa       %s\nthreads   %d\npool      %s\n", d->device, d->isas ? d->isas : "none",
+           d->isa ? d->isa : "none", d->threads, d->pool ? d->pool : "none");
     if (o->measure) printf("dram_read %.1f GB/s\nfma_f32   %.1f GFLOP/s\n", c->dram_read * 1e-9, c->fma_f32 * 1e-9);
 }
 
@@ -93,8 +102,10 @@ int attn_cli_info(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return CLI_BAD;
     attn_context *context = attn_cli_open(&o.device);
     bool good = context && attn_cli_ok(attn_describe(context, &d)) && (!o.measure || measure(context, &c));
-    if (good && o.json) good = report_json(&o, &d, &c);
-    else if (good) report_text(&o, &d, &c);
+    if (good && o.json)
+        good = report_json(&o, &d, &c);
+    else if (good)
+        report_text(&o, &d, &c);
     attn_close(context);
     return good ? CLI_GOOD : CLI_BAD;
 }

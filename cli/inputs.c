@@ -2,9 +2,13 @@
 #include "inputs.h"
 #include <string.h>
 
-static const struct { const char *option, *name; } names[INPUTS] = {
-    { "-q", "q" },           { "-k", "k" },           { "-v", "v" },           { "--mask", "mask" },
-    { "--sinks", "sinks" },  { "--slopes", "slopes" }, { "--len-q", "len_q" }, { "--len-kv", "len_kv" },
+static const struct {
+    const char *option, *name;
+} names[INPUTS] = {
+    { "-q", "q" },          { "-k", "k" },
+    { "-v", "v" },          { "--mask", "mask" },
+    { "--sinks", "sinks" }, { "--slopes", "slopes" },
+    { "--len-q", "len_q" }, { "--len-kv", "len_kv" },
 };
 
 const char *attn_cli_input_option(int input) { return names[input].option; }
@@ -39,11 +43,14 @@ static bool read_all(inputs *in, const char *path, const char *const files[INPUT
 }
 
 static bool fail_dim(const inputs *in, int input, const char *axis, int64_t is, const char *want_name, int64_t want) {
-    return attn_cli_place_error(&in->places[input], "%s is %lld, but %s is %lld: must be equal", axis, (long long)is, want_name, (long long)want);
+    return attn_cli_place_error(&in->places[input], "%s is %lld, but %s is %lld: must be equal", axis, (long long)is, want_name,
+                                (long long)want);
 }
 
 /* batch, heads, length and dim of q, k or v, whose axes stand in the layout; missing ones in front are 1. */
-typedef struct sizes { int64_t batch, heads, length, dim; } sizes;
+typedef struct sizes {
+    int64_t batch, heads, length, dim;
+} sizes;
 
 static bool sizes_of(const inputs *in, int input, sizes *s) {
     const tensor *t = &in->tensors[input];
@@ -68,8 +75,8 @@ static bool make_problem(inputs *in, const problem_options *options) {
     if (v.heads != k.heads) return fail_dim(in, INPUT_V, "heads", v.heads, "that of k", k.heads);
     if (v.length != k.length) return fail_dim(in, INPUT_V, "length", v.length, "that of k", k.length);
     if (k.heads > 0 && q.heads % k.heads != 0)
-        return attn_cli_place_error(&in->places[INPUT_K], "heads_q: must be a multiple of heads_kv, but %lld is none of %lld", (long long)q.heads,
-                                    (long long)k.heads);
+        return attn_cli_place_error(&in->places[INPUT_K], "heads_q: must be a multiple of heads_kv, but %lld is none of %lld",
+                                    (long long)q.heads, (long long)k.heads);
     attn_type type = attn_cli_element_type(in->tensors[INPUT_Q].type);
     attn_problem_init(p, in->layout, type, q.batch, q.heads, k.heads, q.length, k.length, q.dim);
     p->type_k = attn_cli_element_type(in->tensors[INPUT_K].type);
@@ -98,7 +105,8 @@ static bool apply_mask(inputs *in) {
         return attn_cli_place_error(at, "type %s: must be bool, u8, f32, f16, bf16 or f64", attn_cli_element_name(t->type));
     for (int a = 3, i = t->rank - 1; i >= 0; a--, i--) {
         if (t->shape[i] != 1 && t->shape[i] != want[a])
-            return attn_cli_place_error(at, "axis %d is %lld: must be 1 or %s, %lld", i, (long long)t->shape[i], axes[a], (long long)want[a]);
+            return attn_cli_place_error(at, "axis %d is %lld: must be 1 or %s, %lld", i, (long long)t->shape[i], axes[a],
+                                        (long long)want[a]);
         *strides[a] = t->shape[i] == 1 ? 0 : step;
         step *= t->shape[i];
     }
@@ -129,8 +137,8 @@ static bool apply_lengths(inputs *in, int input, int64_t most, const int32_t **t
     *to = t->data;
     for (int64_t b = 0; b < t->count; b++)
         if ((*to)[b] < 0 || (*to)[b] > most)
-            return attn_cli_place_error(&in->places[input], "entry %lld is %d: must be between 0 and the tensors' length, %lld", (long long)b, (*to)[b],
-                                        (long long)most);
+            return attn_cli_place_error(&in->places[input], "entry %lld is %d: must be between 0 and the tensors' length, %lld",
+                                        (long long)b, (*to)[b], (long long)most);
     return true;
 }
 

@@ -33,7 +33,8 @@ void *attn_cli_memory(size_t bytes) {
     void *memory = size ? aligned_alloc(align, (size + align - 1) / align * align) : NULL;
     if (!memory) attn_cli_error("memory: no %zu bytes to be had", bytes);
 #ifdef MADV_HUGEPAGE
-    else if (align == HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE); /* a wish: failing costs speed only */
+    else if (align == HUGE_PAGE)
+        madvise(memory, bytes, MADV_HUGEPAGE); /* a wish: failing costs speed only */
 #endif
     return memory;
 }
@@ -49,22 +50,24 @@ static void print_version(FILE *stream, struct argp_state *state) {
     fprintf(stream, "attn %s\n", attn_version());
 }
 
-static const struct { const char *name, *title; int (*run)(int, char **); } commands[] = {
+static const struct {
+    const char *name, *title;
+    int (*run)(int, char **);
+} commands[] = {
     { "run", "attn run", attn_cli_run },    { "check", "attn check", attn_cli_check },       { "bench", "attn bench", attn_cli_bench },
     { "info", "attn info", attn_cli_info }, { "explain", "attn explain", attn_cli_explain },
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
-static const char top_doc[] =
-    "Exact scaled dot-product attention.\v"
-    "Commands (each has its own --help):\n"
-    "  run      attention on tensors in .npy or .safetensors files, verified with --verify\n"
-    "  check    listed and random problems against the reference\n"
-    "  bench    verify, then time; a share of the machine's measured ceiling\n"
-    "  info     version, devices, instruction sets, threads; the ceilings with --measure\n"
-    "  explain  what would run for a shape, and why\n"
-    "\n"
-    "Exit status: 0 good, 1 a mismatch was found, 2 bad usage or input. The manual page is attn(1).";
+static const char top_doc[] = "Exact scaled dot-product attention.\v"
+                              "Commands (each has its own --help):\n"
+                              "  run      attention on tensors in .npy or .safetensors files, verified with --verify\n"
+                              "  check    listed and random problems against the reference\n"
+                              "  bench    verify, then time; a share of the machine's measured ceiling\n"
+                              "  info     version, devices, instruction sets, threads; the ceilings with --measure\n"
+                              "  explain  what would run for a shape, and why\n"
+                              "\n"
+                              "Exit status: 0 good, 1 a mismatch was found, 2 bad usage or input. The manual page is attn(1).";
 
 /* The first word that is no option is the sub-command; what stands after it is not looked at here. */
 static error_t parse_top(int key, char *arg, struct argp_state *state) {

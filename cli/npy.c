@@ -6,7 +6,9 @@
 
 enum { HEADER_MOST = 1 << 16 };
 
-typedef struct cursor { const char *at, *end; } cursor;
+typedef struct cursor {
+    const char *at, *end;
+} cursor;
 
 typedef struct header {
     char descr[32];
@@ -103,7 +105,10 @@ static const char *parse_header(const char *text, size_t length, header *h) {
 }
 
 static element element_of(const char *descr) {
-    static const struct { const char *descr; element type; } known[] = {
+    static const struct {
+        const char *descr;
+        element type;
+    } known[] = {
         { "<f4", ELEMENT_F32 }, { "<f2", ELEMENT_F16 }, { "<f8", ELEMENT_F64 },  { "|b1", ELEMENT_BOOL }, { "|u1", ELEMENT_U8 },
         { "<i4", ELEMENT_I32 }, { "<i8", ELEMENT_I64 }, { "<V2", ELEMENT_BF16 }, { "|V2", ELEMENT_BF16 }, /* what ml_dtypes writes */
     };

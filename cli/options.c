@@ -50,7 +50,9 @@ static error_t parse_device(int key, char *arg, struct argp_state *state) {
         options->device = strcmp(arg, "reference") == 0 ? ATTN_REFERENCE : ATTN_CPU;
         if (strcmp(arg, attn_cli_device(options->device)) != 0) argp_error(state, "--device %s: must be cpu or reference", arg);
         return 0;
-    case KEY_ISA: options->isa = arg; return 0;
+    case KEY_ISA:
+        options->isa = arg;
+        return 0;
     case KEY_THREADS:
         if (!attn_cli_int_parse(arg, &number) || number < 0 || number > 1024)
             argp_error(state, "--threads %s: must be between 0 (all) and 1024", arg);
@@ -64,7 +66,8 @@ static error_t parse_device(int key, char *arg, struct argp_state *state) {
         if (!attn_cli_int_parse(arg, &number) || number < 0) argp_error(state, "--chunk %s: must be 0 or a positive number of keys", arg);
         options->chunk = number;
         return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    default:
+        return ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -74,8 +77,10 @@ attn_context *attn_cli_open(const attn_options *options) {
     attn_context *context;
     attn_status status = attn_open(&context, options);
     if (status == ATTN_OK) return context;
-    if (status == ATTN_ERROR_ISA && options->isa) attn_cli_error("--isa %s: %s", options->isa, attn_status_text(status));
-    else attn_cli_ok(status);
+    if (status == ATTN_ERROR_ISA && options->isa)
+        attn_cli_error("--isa %s: %s", options->isa, attn_status_text(status));
+    else
+        attn_cli_ok(status);
     return NULL;
 }
 
@@ -83,9 +88,10 @@ void attn_cli_device_text(const attn_options *options, char *text, size_t size) 
     char number[64];
     snprintf(text, size, "%s%s%s", options->device == ATTN_REFERENCE ? " --device reference" : "", options->isa ? " --isa " : "",
              options->isa ? options->isa : "");
-    const struct { const char *name; int64_t value; } numbers[] = {
-        { "threads", options->threads }, { "passes", options->passes }, { "chunk", options->chunk }
-    };
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = { { "threads", options->threads }, { "passes", options->passes }, { "chunk", options->chunk } };
     for (int i = 0; i < 3; i++) {
         if (numbers[i].value == 0) continue;
         snprintf(number, sizeof number, " --%s %lld", numbers[i].name, (long long)numbers[i].value);
@@ -141,7 +147,8 @@ const char *attn_cli_problem_option(problem_options *o, const char *key, const c
 }
 
 static const struct argp_option problem_argp_options[] = {
-    { "causal", 1, "ALIGN", OPTION_ARG_OPTIONAL, "Row i sees no key past the diagonal; ALIGN is top-left (the default) or bottom-right", 5 },
+    { "causal", 1, "ALIGN", OPTION_ARG_OPTIONAL, "Row i sees no key past the diagonal; ALIGN is top-left (the default) or bottom-right",
+      5 },
     { "align", 2, "ALIGN", 0, "Where the diagonal of --causal, --window and slopes ends: top-left (the default) or bottom-right", 5 },
     { "offset", 3, "N", 0, "Moves the diagonal N keys to the right", 5 },
     { "window", 4, "L,R", 0, "Row i sees L keys left and R keys right of the diagonal; -1: no bound", 5 },
@@ -178,8 +185,10 @@ void attn_cli_problem_apply(const problem_options *o, attn_problem *problem) {
     if (o->has_offset) problem->offset = o->offset;
     if (o->has_window) problem->left = o->left, problem->right = o->right;
     if (o->has_causal) { /* with a window, causal closes its right side */
-        if (o->causal) problem->right = 0;
-        else if (!o->has_window) problem->right = ATTN_UNBOUNDED;
+        if (o->causal)
+            problem->right = 0;
+        else if (!o->has_window)
+            problem->right = ATTN_UNBOUNDED;
     }
     if (o->has_scale) problem->scale = o->scale;
     if (o->has_softcap) problem->softcap = o->softcap;
@@ -202,7 +211,8 @@ bool attn_cli_shape_parse(const char *text, shape_option *s) {
     bool good = take_size(&text, ',', &s->batch) && take_size(&text, 0, &s->heads_q);
     s->heads_kv = s->heads_q;
     if (good && *text == '/') text++, good = take_size(&text, 0, &s->heads_kv);
-    good = good && *text++ == ',' && take_size(&text, ',', &s->len_q) && take_size(&text, ',', &s->len_kv) && take_size(&text, 0, &s->dim_qk);
+    good =
+        good && *text++ == ',' && take_size(&text, ',', &s->len_q) && take_size(&text, ',', &s->len_kv) && take_size(&text, 0, &s->dim_qk);
     s->dim_v = s->dim_qk;
     if (good && *text == '/') text++, good = take_size(&text, 0, &s->dim_v);
     if (!good || *text == 0) return good;

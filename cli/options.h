@@ -35,11 +35,11 @@ typedef struct shape_option {
 } shape_option;
 bool attn_cli_shape_parse(const char *text, shape_option *shape);
 
-bool attn_cli_int_parse(const char *text, int64_t *value);    /* the whole text, decimal */
-bool attn_cli_real_parse(const char *text, double *value);    /* the whole text; infinities and NaN too */
-const char *attn_cli_device(attn_device device);              /* "cpu", "reference" */
-const char *attn_cli_align(attn_align align);                 /* "top-left", "bottom-right" */
-attn_context *attn_cli_open(const attn_options *options);     /* NULL after a complaint */
+bool attn_cli_int_parse(const char *text, int64_t *value); /* the whole text, decimal */
+bool attn_cli_real_parse(const char *text, double *value); /* the whole text; infinities and NaN too */
+const char *attn_cli_device(attn_device device);           /* "cpu", "reference" */
+const char *attn_cli_align(attn_align align);              /* "top-left", "bottom-right" */
+attn_context *attn_cli_open(const attn_options *options);  /* NULL after a complaint */
 /* The device options as a command line would spell them, each with a space in front; those that stand at their defaults left out. */
 void attn_cli_device_text(const attn_options *options, char *text, size_t size);
 #endif

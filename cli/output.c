@@ -1,5 +1,5 @@
-/* output.c: writes a tensor to .npy or .safetensors, or any bytes, so that no half-written file ever stands under its name: another name in the same
- * folder first, then a rename. */
+/* output.c: writes a tensor to .npy or .safetensors, or any bytes, so that no half-written file ever stands under its name: another name in
+ * the same folder first, then a rename. */
 #include "tensor.h"
 #include <errno.h>
 #include <jansson.h>
@@ -116,7 +116,8 @@ static bool write_all(int file, const void *from, size_t bytes) {
 static bool write_file(int file, const void *first, size_t first_bytes, const void *second, size_t second_bytes) {
     mode_t mask = umask(0);
     umask(mask);
-    bool good = fchmod(file, 0666 & ~mask) == 0 && write_all(file, first, first_bytes) && write_all(file, second, second_bytes) && fsync(file) == 0;
+    bool good =
+        fchmod(file, 0666 & ~mask) == 0 && write_all(file, first, first_bytes) && write_all(file, second, second_bytes) && fsync(file) == 0;
     int why = errno;
     if (close(file) != 0) return false;
     errno = why;

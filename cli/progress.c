@@ -3,9 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-void attn_cli_progress_begin(progress *bar, const char *what) {
-    *bar = (progress){ what, attn_cli_seconds(), 0, isatty(STDERR_FILENO) };
-}
+void attn_cli_progress_begin(progress *bar, const char *what) { *bar = (progress){ what, attn_cli_seconds(), 0, isatty(STDERR_FILENO) }; }
 
 void attn_cli_progress(progress *bar, double share) {
     enum { WIDTH = 40 };

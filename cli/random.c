@@ -20,8 +20,10 @@ static double quantile(double p) {
     double low = -4, high = 0;
     for (int i = 0; i < 40; i++) {
         double middle = 0.5 * (low + high);
-        if (0.5 * erfc(-middle / sqrt(2)) < p) low = middle;
-        else high = middle;
+        if (0.5 * erfc(-middle / sqrt(2)) < p)
+            low = middle;
+        else
+            high = middle;
     }
     return low;
 }

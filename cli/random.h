@@ -3,11 +3,13 @@
 #define ATTN_CLI_RANDOM_H
 #include "cli.h"
 
-typedef struct generator { uint64_t state[4]; } generator;
+typedef struct generator {
+    uint64_t state[4];
+} generator;
 
 generator attn_cli_generator(uint64_t seed, uint64_t stream);
 uint64_t attn_cli_next(generator *g);
-int64_t attn_cli_below(generator *g, int64_t limit);              /* 0 <= result < limit */
+int64_t attn_cli_below(generator *g, int64_t limit);               /* 0 <= result < limit */
 int64_t attn_cli_between(generator *g, int64_t low, int64_t high); /* both included */
 bool attn_cli_chance(generator *g, int percent);
 float attn_cli_normal(generator *g);

@@ -48,19 +48,37 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         state->child_inputs[0] = &o->problem;
         state->child_inputs[1] = &o->device;
         return 0;
-    case 'q': o->files[INPUT_Q] = arg; return 0;
-    case 'k': o->files[INPUT_K] = arg; return 0;
-    case 'v': o->files[INPUT_V] = arg; return 0;
-    case 'o': o->out = arg; return 0;
-    case KEY_LSE: o->lse = arg; return 0;
-    case KEY_VERIFY: o->verify = true; return 0;
-    case KEY_EXPLAIN: o->explain = true; return 0;
-    case KEY_JSON: o->json = true; return 0;
+    case 'q':
+        o->files[INPUT_Q] = arg;
+        return 0;
+    case 'k':
+        o->files[INPUT_K] = arg;
+        return 0;
+    case 'v':
+        o->files[INPUT_V] = arg;
+        return 0;
+    case 'o':
+        o->out = arg;
+        return 0;
+    case KEY_LSE:
+        o->lse = arg;
+        return 0;
+    case KEY_VERIFY:
+        o->verify = true;
+        return 0;
+    case KEY_EXPLAIN:
+        o->explain = true;
+        return 0;
+    case KEY_JSON:
+        o->json = true;
+        return 0;
     case ARGP_KEY_ARG:
         if (o->all) argp_error(state, "%s: one file at most can hold all tensors", arg);
         o->all = arg;
         return 0;
-    case ARGP_KEY_END: check_files(o, state); return 0;
+    case ARGP_KEY_END:
+        check_files(o, state);
+        return 0;
     default:
         if (key < KEY_INPUT || key >= KEY_INPUT + INPUTS) return ARGP_ERR_UNKNOWN;
         o->files[key - KEY_INPUT] = arg;
@@ -68,15 +86,27 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     }
 }
 
-static const struct argp_child children[] = { { &attn_cli_problem_argp, 0, "The problem:", 5 }, { &attn_cli_device_argp, 0, "The device:", 10 }, { 0 } };
-static const struct argp argp = { options, parse, "-q FILE -k FILE -v FILE -o FILE\nFILE.safetensors -o FILE",
-    "Computes attention on tensors in .npy or .safetensors files.\v"
-    "q, k and v are f32, f16 or bf16 (in .npy: two-byte voids), of rank 4 in the layout, or of rank 3 or 2 without batch, or batch and heads. "
-    "FILE.safetensors holds tensors named q, k, v and, where wanted, mask, sinks, slopes, len_q, len_kv; its metadata may have causal, align, "
-    "offset, window, scale, softcap, layout. Options win over both.", children, NULL, NULL };
+static const struct argp_child children[] = { { &attn_cli_problem_argp, 0, "The problem:", 5 },
+                                              { &attn_cli_device_argp, 0, "The device:", 10 },
+                                              { 0 } };
+static const struct argp argp = { options,
+                                  parse,
+                                  "-q FILE -k FILE -v FILE -o FILE\nFILE.safetensors -o FILE",
+                                  "Computes attention on tensors in .npy or .safetensors files.\v"
+                                  "q, k and v are f32, f16 or bf16 (in .npy: two-byte voids), of rank 4 in the layout, or of rank 3 or 2 "
+                                  "without batch, or batch and heads. "
+                                  "FILE.safetensors holds tensors named q, k, v and, where wanted, mask, sinks, slopes, len_q, len_kv; its "
+                                  "metadata may have causal, align, "
+                                  "offset, window, scale, softcap, layout. Options win over both.",
+                                  children,
+                                  NULL,
+                                  NULL };
 
 /* ---- the outputs ---- */
-typedef struct results { tensor out, lse; output out_file, lse_file; } results;
+typedef struct results {
+    tensor out, lse;
+    output out_file, lse_file;
+} results;
 
 static element element_of(attn_type type) { return type == ATTN_F16 ? ELEMENT_F16 : type == ATTN_BF16 ? ELEMENT_BF16 : ELEMENT_F32; }
 
@@ -158,8 +188,10 @@ static int run(const run_options *o, attn_context *context, inputs *in, results 
     in->args.out = r->out.data;
     in->args.lse = r->lse.data;
     if (!compute(context, o, in, &got) || !write_results(o, r)) return CLI_BAD;
-    if (!o->json) report_text(o, in, &got);
-    else if (!report_json(o, in, &got)) return CLI_BAD;
+    if (!o->json)
+        report_text(o, in, &got);
+    else if (!report_json(o, in, &got))
+        return CLI_BAD;
     return o->verify && !attn_cli_passed(&got.verdict) ? CLI_MISMATCH : CLI_GOOD;
 }
 

@@ -23,13 +23,18 @@ struct safetensors {
     int count;
 };
 
-/* Bits of an element; sizes of types that attention has no use for are known too, so that files that also hold such tensors can be checked. */
-static const struct { const char *name; int bits; element type; } dtypes[] = {
-    { "F32", 32, ELEMENT_F32 },    { "F16", 16, ELEMENT_F16 },    { "BF16", 16, ELEMENT_BF16 }, { "F64", 64, ELEMENT_F64 },
-    { "BOOL", 8, ELEMENT_BOOL },   { "U8", 8, ELEMENT_U8 },       { "I32", 32, ELEMENT_I32 },   { "I64", 64, ELEMENT_I64 },
-    { "I8", 8, ELEMENT_OTHER },    { "I16", 16, ELEMENT_OTHER },  { "U16", 16, ELEMENT_OTHER }, { "U32", 32, ELEMENT_OTHER },
-    { "U64", 64, ELEMENT_OTHER },  { "C64", 64, ELEMENT_OTHER },  { "F8_E4M3", 8, ELEMENT_OTHER },
-    { "F8_E5M2", 8, ELEMENT_OTHER }, { "F8_E8M0", 8, ELEMENT_OTHER },
+/* Bits of an element; sizes of types that attention has no use for are known too, so that files that also hold such tensors can be checked.
+ */
+static const struct {
+    const char *name;
+    int bits;
+    element type;
+} dtypes[] = {
+    { "F32", 32, ELEMENT_F32 },      { "F16", 16, ELEMENT_F16 },   { "BF16", 16, ELEMENT_BF16 },    { "F64", 64, ELEMENT_F64 },
+    { "BOOL", 8, ELEMENT_BOOL },     { "U8", 8, ELEMENT_U8 },      { "I32", 32, ELEMENT_I32 },      { "I64", 64, ELEMENT_I64 },
+    { "I8", 8, ELEMENT_OTHER },      { "I16", 16, ELEMENT_OTHER }, { "U16", 16, ELEMENT_OTHER },    { "U32", 32, ELEMENT_OTHER },
+    { "U64", 64, ELEMENT_OTHER },    { "C64", 64, ELEMENT_OTHER }, { "F8_E4M3", 8, ELEMENT_OTHER }, { "F8_E5M2", 8, ELEMENT_OTHER },
+    { "F8_E8M0", 8, ELEMENT_OTHER },
 };
 
 /* A name out of the file, cut and made harmless for a terminal. */
@@ -95,8 +100,8 @@ static bool parse_metadata(const place *at, json_t *metadata) {
     const char *key;
     json_t *value;
     if (!json_is_object(metadata)) return attn_cli_place_error(at, "header: __metadata__: must be an object");
-    json_object_foreach(metadata, key, value)
-        if (!json_is_string(value)) return attn_cli_place_error(at, "header: __metadata__: '%s' is no string", shown(key));
+    json_object_foreach(metadata, key, value) if (!json_is_string(value)) return attn_cli_place_error(
+        at, "header: __metadata__: '%s' is no string", shown(key));
     return true;
 }
 

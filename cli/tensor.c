@@ -9,8 +9,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const struct { const char *name; size_t size; attn_type type; } elements[] = {
-    [ELEMENT_OTHER] = { "other", 0, ATTN_NONE }, [ELEMENT_F64] = { "f64", 8, ATTN_NONE },  [ELEMENT_F32] = { "f32", 4, ATTN_F32 },
+static const struct {
+    const char *name;
+    size_t size;
+    attn_type type;
+} elements[] = {
+    [ELEMENT_OTHER] = { "other", 0, ATTN_NONE }, [ELEMENT_F64] = { "f64", 8, ATTN_NONE },   [ELEMENT_F32] = { "f32", 4, ATTN_F32 },
     [ELEMENT_F16] = { "f16", 2, ATTN_F16 },      [ELEMENT_BF16] = { "bf16", 2, ATTN_BF16 }, [ELEMENT_BOOL] = { "bool", 1, ATTN_BOOL },
     [ELEMENT_U8] = { "u8", 1, ATTN_BOOL },       [ELEMENT_I32] = { "i32", 4, ATTN_NONE },   [ELEMENT_I64] = { "i64", 8, ATTN_NONE },
 };
@@ -98,8 +102,10 @@ bool attn_cli_tensor_to_f32(const place *at, tensor *t) {
         return attn_cli_place_error(at, "type %s: must be f32, f16, bf16 or f64", attn_cli_element_name(t->type));
     float *data = attn_cli_memory((size_t)t->count * sizeof *data);
     if (!data) return false;
-    if (t->type != ELEMENT_F64) attn_cli_load(type, t->data, t->count, data);
-    else for (int64_t i = 0; i < t->count; i++) data[i] = f64_to_f32(((const double *)t->data)[i]);
+    if (t->type != ELEMENT_F64)
+        attn_cli_load(type, t->data, t->count, data);
+    else
+        for (int64_t i = 0; i < t->count; i++) data[i] = f64_to_f32(((const double *)t->data)[i]);
     free(t->data);
     t->data = data;
     t->type = ELEMENT_F32;

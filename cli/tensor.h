@@ -8,7 +8,15 @@ enum { TENSOR_RANK = 8 };
 
 /* What a file may hold. Not all of it can take part in attention: ELEMENT_OTHER stands for types whose size alone is known. */
 typedef enum element {
-    ELEMENT_OTHER = 0, ELEMENT_F64, ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_BOOL, ELEMENT_U8, ELEMENT_I32, ELEMENT_I64
+    ELEMENT_OTHER = 0,
+    ELEMENT_F64,
+    ELEMENT_F32,
+    ELEMENT_F16,
+    ELEMENT_BF16,
+    ELEMENT_BOOL,
+    ELEMENT_U8,
+    ELEMENT_I32,
+    ELEMENT_I64
 } element;
 
 typedef struct tensor {
@@ -20,7 +28,9 @@ typedef struct tensor {
 } tensor;
 
 /* Where a tensor comes from or goes to: the words that begin a message about it. */
-typedef struct place { const char *option, *path; } place;
+typedef struct place {
+    const char *option, *path;
+} place;
 bool attn_cli_place_error(const place *at, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 size_t attn_cli_element_size(element type); /* bytes; 0 for ELEMENT_OTHER */
@@ -48,8 +58,8 @@ bool attn_cli_safetensors_open(const place *at, safetensors **file);
 void attn_cli_safetensors_close(safetensors *file);
 int attn_cli_safetensors_count(const safetensors *file);
 bool attn_cli_safetensors_has(const safetensors *file, const char *name);
-bool attn_cli_safetensors_read(safetensors *file, const char *name, tensor *t); /* name NULL: the only one */
-const char *attn_cli_safetensors_metadata(const safetensors *file, const char *key);  /* NULL: not there */
+bool attn_cli_safetensors_read(safetensors *file, const char *name, tensor *t);      /* name NULL: the only one */
+const char *attn_cli_safetensors_metadata(const safetensors *file, const char *key); /* NULL: not there */
 
 /* ---- output: written under another name in the same folder, then renamed ---- */
 typedef struct output {

@@ -1,4 +1,5 @@
-/* timing.c: times one problem and sets it against the machine's ceilings, measured in the same process before, between and after the runs. */
+/* timing.c: times one problem and sets it against the machine's ceilings, measured in the same process before, between and after the runs.
+ */
 #include "bench.h"
 #include "convert.h"
 #include <stdlib.h>
@@ -27,7 +28,8 @@ static double median(const double *values, int count) {
 static bool measure(attn_context *context, ceilings *known, attn_ceiling ceiling) {
     double value, *samples = known->sample[ceiling];
     if (!attn_cli_ok(attn_measure(context, ceiling, &value))) return false;
-    if (known->count[ceiling] == CEILING_SAMPLES) memmove(samples, samples + 1, (CEILING_SAMPLES - 1) * sizeof *samples), known->count[ceiling]--;
+    if (known->count[ceiling] == CEILING_SAMPLES)
+        memmove(samples, samples + 1, (CEILING_SAMPLES - 1) * sizeof *samples), known->count[ceiling]--;
     samples[known->count[ceiling]++] = value;
     known->measured_at[ceiling] = attn_cli_seconds();
     return true;
@@ -130,7 +132,8 @@ static bool time_runs(attn_context *context, workload *w, const copies *c, doubl
 
 static bool time_all(attn_context *context, workload *w, const copies *c, ceilings *known, double seconds, double *times, timing *t) {
     if (!begin(context, known, ATTN_DRAM_READ) || !begin(context, known, ATTN_FMA_F32)) return false;
-    if (!time_runs(context, w, c, 0.5 * seconds, (RUNS_LEAST + 1) / 2, times, &t->runs) || !measure_binding(context, known, t)) return false;
+    if (!time_runs(context, w, c, 0.5 * seconds, (RUNS_LEAST + 1) / 2, times, &t->runs) || !measure_binding(context, known, t))
+        return false;
     return time_runs(context, w, c, 0.5 * seconds, RUNS_LEAST, times, &t->runs) && measure_binding(context, known, t);
 }
 

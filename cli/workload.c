@@ -53,10 +53,13 @@ static void pad(attn_strides *stride, attn_layout layout, int64_t heads, int64_t
     stride->batch = *outer * (layout == ATTN_BLHD ? rows : heads) + 7;
 }
 
-typedef struct axes { int64_t batch, heads, rows, dim; } axes;
+typedef struct axes {
+    int64_t batch, heads, rows, dim;
+} axes;
 
 /* Memory for a tensor of these sizes and strides, bytes all `byte`, with a margin around outputs; the address of element (0, 0, 0). */
-static char *place_tensor(workload *w, const spec *s, axes size, attn_strides *stride, size_t each, int byte, unsigned char **all, size_t *bytes) {
+static char *place_tensor(workload *w, const spec *s, axes size, attn_strides *stride, size_t each, int byte, unsigned char **all,
+                          size_t *bytes) {
     int64_t shift = 0, margin = byte == UNTOUCHED ? MARGIN : 0;
     if (s->strides == STRIDES_PADDED) pad(stride, s->layout, size.heads, size.rows, size.dim), shift = 1;
     int64_t elements = size.batch * size.heads * size.rows * size.dim;
@@ -90,11 +93,16 @@ static const void *make_input(workload *w, const spec *s, axes size, attn_stride
 static float mask_value(generator *g, const spec *s, int64_t key) {
     static const float lowest[] = { [ATTN_F32] = -FLT_MAX, [ATTN_F16] = -65504, [ATTN_BF16] = -0x1.fep127f };
     switch (s->fill) {
-    case FILL_KEEP: return 0;
-    case FILL_HIDE: return -INFINITY;
-    case FILL_PADDING: return key < s->len_kv / 5 || key >= s->len_kv - s->len_kv / 7 ? -INFINITY : 0;
-    case FILL_LOWEST: return key % 2 ? lowest[s->mask == ATTN_BOOL ? ATTN_F32 : s->mask] : attn_cli_normal(g);
-    default: return attn_cli_chance(g, 25) ? -INFINITY : attn_cli_normal(g);
+    case FILL_KEEP:
+        return 0;
+    case FILL_HIDE:
+        return -INFINITY;
+    case FILL_PADDING:
+        return key < s->len_kv / 5 || key >= s->len_kv - s->len_kv / 7 ? -INFINITY : 0;
+    case FILL_LOWEST:
+        return key % 2 ? lowest[s->mask == ATTN_BOOL ? ATTN_F32 : s->mask] : attn_cli_normal(g);
+    default:
+        return attn_cli_chance(g, 25) ? -INFINITY : attn_cli_normal(g);
     }
 }
 
@@ -108,8 +116,10 @@ static bool make_mask(workload *w, const spec *s) {
     if (!mask) return false;
     for (int64_t n = 0; n < count; n++) {
         float value = mask_value(&g, s, keys > 1 ? n % keys : s->len_kv / 2);
-        if (s->mask == ATTN_BOOL) mask[n] = value != -INFINITY;
-        else attn_cli_store(s->mask, &value, 1, mask + (size_t)n * each);
+        if (s->mask == ATTN_BOOL)
+            mask[n] = value != -INFINITY;
+        else
+            attn_cli_store(s->mask, &value, 1, mask + (size_t)n * each);
     }
     w->args.mask = mask;
     return true;
@@ -185,8 +195,10 @@ static void poison_rows(workload *w, const spec *s) {
         for (int64_t h = 0; h < p->heads_q; h++)
             for (int64_t i = 0; i < p->len_q; i++) {
                 int64_t low = 0, high = 0;
-                if (i < band.len_q) attn_cli_visible(p, &band, i, &low, &high);
-                else memset(element(w->args.q, p->type_q, &p->q, b, h, i), NOT_A_NUMBER, (size_t)p->dim_qk * attn_cli_size(p->type_q));
+                if (i < band.len_q)
+                    attn_cli_visible(p, &band, i, &low, &high);
+                else
+                    memset(element(w->args.q, p->type_q, &p->q, b, h, i), NOT_A_NUMBER, (size_t)p->dim_qk * attn_cli_size(p->type_q));
                 char *mask = (char *)(uintptr_t)w->args.mask + (b * p->mask.batch + h * p->mask.head + i * p->mask.row) * (int64_t)each;
                 if (!w->args.mask || s->axes != 15) continue;
                 memset(mask, NOT_A_NUMBER, (size_t)low * each);

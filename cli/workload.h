@@ -5,12 +5,12 @@
 
 enum { AXIS_KEY = 1, AXIS_ROW = 2, AXIS_HEAD = 4, AXIS_BATCH = 8 }; /* axes that a mask has of its own; it is broadcast along the others */
 
-typedef enum fill { /* of a mask */
-    FILL_RANDOM = 0, /* three of four are kept; the kept ones of an additive mask are normal numbers */
-    FILL_KEEP,       /* hides nothing, adds nothing */
-    FILL_HIDE,       /* hides all */
-    FILL_PADDING,    /* the first and the last keys are hidden from all rows */
-    FILL_LOWEST      /* additive: every other key gets the lowest finite number */
+typedef enum fill {                  /* of a mask */
+                    FILL_RANDOM = 0, /* three of four are kept; the kept ones of an additive mask are normal numbers */
+                    FILL_KEEP,       /* hides nothing, adds nothing */
+                    FILL_HIDE,       /* hides all */
+                    FILL_PADDING,    /* the first and the last keys are hidden from all rows */
+                    FILL_LOWEST      /* additive: every other key gets the lowest finite number */
 } fill;
 
 typedef enum strides {
@@ -51,8 +51,8 @@ int attn_cli_edges(const spec **specs);  /* small problems at the edges of every
 bool attn_cli_case(const char *name, spec *found);
 bool attn_cli_shape_spec(const char *shape, spec *found); /* of --shape's text, which becomes the name */
 void attn_cli_case_small(const spec *full, spec *small);
-spec attn_cli_random_case(uint64_t seed, uint64_t index); /* named random:SEED:INDEX */
-void attn_cli_case_type(spec *s, attn_type type, bool force); /* where the spec leaves it open, or everywhere */
+spec attn_cli_random_case(uint64_t seed, uint64_t index);         /* named random:SEED:INDEX */
+void attn_cli_case_type(spec *s, attn_type type, bool force);     /* where the spec leaves it open, or everywhere */
 void attn_cli_case_problem(const spec *s, attn_problem *problem); /* sizes, types, strides and visibility, no memory */
 
 /* ---- workloads ---- */
@@ -67,6 +67,7 @@ typedef struct workload {
 } workload;
 bool attn_cli_workload_make(const spec *s, workload *w);
 void attn_cli_workload_free(workload *w);
-/* Bytes around and between the rows of out and lse that are no longer what they were, and bytes of rows past len_q. Destroys out and lse. */
+/* Bytes around and between the rows of out and lse that are no longer what they were, and bytes of rows past len_q. Destroys out and lse.
+ */
 size_t attn_cli_workload_stray(workload *w);
 #endif

@@ -1,6 +1,6 @@
-/* spoil.c: preloaded, makes every forward of a device other than the reference wrong in the way that SPOIL names: "value" adds 1 to the first
- * element of an f32 out, "nan" makes it NaN, "lse" adds 1 to the first lse, "stray" writes one byte in front of out, "behind" one behind the
- * workspace, "fail" reports that there is no memory. So the checks see what the command says about a broken library. */
+/* spoil.c: preloaded, makes every forward of a device other than the reference wrong in the way that SPOIL names: "value" adds 1 to the
+ * first element of an f32 out, "nan" makes it NaN, "lse" adds 1 to the first lse, "stray" writes one byte in front of out, "behind" one
+ * behind the workspace, "fail" reports that there is no memory. So the checks see what the command says about a broken library. */
 #define _GNU_SOURCE
 #include <attn/attn.h>
 #include <dlfcn.h>
