@@ -258,10 +258,11 @@ static void expect_reach(const check_case *c, const spot *s, const check_bits *c
                 for (int64_t e = 0; e < p->dim_v; e++) {
                     const unsigned char *now = check_at(&c->out, b, h, i, e);
                     bool nan = hit && (s->at != IN_V || e == s->e), same = !memcmp(now, clean->data + (now - c->out.buffer.data), element);
-                    CHECK(nan ? isnan(check_load(p->type_out, now)) : same,
-                          "%s [%d][%d][%d][%d][%d]: out[%d][%d][%d][%d] is %g, expected %s", place_names[s->at], (int)s->b, (int)s->h,
+                    bool good = nan ? isnan(check_load(p->type_out, now)) : same;
+                    CHECK(good, "%s [%d][%d][%d][%d][%d]: out[%d][%d][%d][%d] is %g, expected %s", place_names[s->at], (int)s->b, (int)s->h,
                           (int)s->i, (int)s->j, (int)s->e, (int)b, (int)h, (int)i, (int)e, check_load(p->type_out, now),
                           nan ? "NaN" : "the bits without it");
+                    if (!good) return;
                 }
                 if (!c->args.lse) continue;
                 const unsigned char *lse = check_at(&c->lse, b, h, i, 0);

@@ -154,7 +154,7 @@ typedef struct check_expected {
 check_expected check_expect(const check_case *c, int64_t limit, check_random *random);
 void check_expected_free(check_expected *expected);
 typedef struct check_worst {
-    double ratio; /* error / bound, the largest so far */
+    double ratio; /* the largest so far: (error - ulp/2) / (bound - ulp/2) */
     int64_t b, h, i, e;
     uint64_t seed;
     double lse_ratio;
