@@ -84,25 +84,41 @@ static void mend_row(const attn_work *w, int row, const float *p, int64_t p_key)
     }
 }
 
-static void thin_softmax(const attn_work *w, int row) {
-    float *s = w->scores + row * ATTN_SCORES_LD;
-    const int lo = w->lo[row], hi = w->hi[row], from = w->first / LANES * LANES;
+/* Scores as they are but for a scale that keeps their order: the walk below is not needed, and the largest product is the product of the
+ * largest. */
+static inline bool plain(const attn_work *w) { return !w->bias && !w->slopes && !(w->softcap > 0.0f) && w->scale > 0.0f; }
+
+/* scale, softcap, slopes and mask on a row's scores */
+static void thin_bias(const attn_work *w, int row, float *s) {
     const float *bias = w->bias ? w->bias[row] : NULL;
-    vec scale = vec_set1(w->scale), top = vec_set1(-INFINITY), sum = vec_zero();
     vec slope = vec_set1(w->slopes ? w->slopes[row] : 0.0f), diagonal = vec_set1(w->slopes ? w->diagonal[row] : 0.0f);
-    for (int j = from; j < w->end; j += LANES) {
-        vec x = vec_mul(vec_load(s + j), scale), index = vec_add(vec_iota(), vec_set1((float)j));
+    for (int j = w->first / LANES * LANES; j < w->end; j += LANES) {
+        vec x = vec_mul(vec_load(s + j), vec_set1(w->scale)), index = vec_add(vec_iota(), vec_set1((float)j));
         if (w->softcap > 0.0f) x = cap(x, w->softcap);
         if (w->slopes) x = vec_sub(x, vec_mul(slope, vec_abs(vec_sub(diagonal, index))));
         if (bias) x = masked(x, vec_load(bias + j));
-        if (j < lo || j + LANES > hi) x = band(x, index, vec_set1((float)lo), vec_set1((float)hi));
-        top = vec_max(x, top);
         vec_store(s + j, x);
     }
-    float m = vec_hmax(top);
+}
+
+static void thin_softmax(const attn_work *w, int row) {
+    float *s = w->scores + row * ATTN_SCORES_LD;
+    const int lo = w->lo[row], hi = w->hi[row], from = w->first / LANES * LANES;
+    const float scale = plain(w) ? w->scale : 1.0f;
+    vec top = vec_set1(-INFINITY), sum = vec_zero();
+    if (!plain(w)) thin_bias(w, row, s);
+    for (int j = from; j < w->end; j += LANES) {
+        vec x = vec_load(s + j);
+        if (j < lo || j + LANES > hi) {
+            x = band(x, vec_add(vec_iota(), vec_set1((float)j)), vec_set1((float)lo), vec_set1((float)hi));
+            vec_store(s + j, x);
+        }
+        top = vec_max(x, top);
+    }
+    const float m = vec_hmax(top) * scale;
     vec shift = not_empty(vec_set1(m));
     for (int j = from; j < w->end; j += LANES) {
-        vec p = vec_exp(vec_sub(vec_load(s + j), shift));
+        vec p = vec_exp(vec_sub(vec_mul(vec_load(s + j), vec_set1(scale)), shift));
         sum = vec_add(sum, p);
         vec_store(s + j, p);
     }
@@ -178,7 +194,7 @@ static wide_range wide_range_of(const attn_work *w, int tile) {
     return t;
 }
 
-/* Scale, softcap, slopes and mask on a tile's scores: a walk of its own where any but the scale is given. Masks lie row by row, scores key
+/* Scale, softcap, slopes and mask on a tile's scores: a walk of its own where scores are not plain. Masks lie row by row, scores key
  * by key. */
 static void wide_bias(const attn_work *w, const wide_range *t, float *s) {
     const int vectors = (t->rows + LANES - 1) / LANES;
@@ -209,29 +225,28 @@ static void wide_bias(const attn_work *w, const wide_range *t, float *s) {
 /* one vector of rows: softmax down the keys */
 static void wide_softmax(const attn_work *w, const wide_range *t, float *s, int u) {
     const int row = t->row + u * LANES;
-    const bool scaled = w->bias || w->softcap > 0.0f || w->slopes;
-    vec scale = vec_set1(w->scale), top = vec_set1(-INFINITY), sum = vec_zero(), lo, hi;
-    float bounds[2 * LANES];
+    vec scale = vec_set1(plain(w) ? w->scale : 1.0f), top = vec_set1(-INFINITY), sum = vec_zero();
+    float lo[LANES], hi[LANES];
     for (int i = 0; i < LANES; i++) {
-        bounds[i] = (float)w->lo[row + i];
-        bounds[LANES + i] = (float)w->hi[row + i];
+        lo[i] = (float)w->lo[row + i];
+        hi[i] = (float)w->hi[row + i];
     }
-    lo = vec_load(bounds);
-    hi = vec_load(bounds + LANES);
     for (int j = t->first; j < t->end; j++) {
         float *at = s + j * TILE + u * LANES;
-        vec x = vec_load(at), index = vec_set1((float)j);
-        if (!scaled) x = vec_mul(x, scale);
-        if (j < t->whole_first || j >= t->whole_end) x = band(x, index, lo, hi);
+        vec x = vec_load(at);
+        if (j < t->whole_first || j >= t->whole_end) {
+            x = band(x, vec_set1((float)j), vec_load(lo), vec_load(hi));
+            vec_store(at, x);
+        }
         top = vec_max(x, top);
-        vec_store(at, x);
     }
+    top = vec_mul(top, scale);
     vec shift = not_empty(top);
     for (int j = t->first; j < t->end;) {
         vec chain = vec_zero();
         do {
             float *at = s + j * TILE + u * LANES;
-            vec p = vec_exp(vec_sub(vec_load(at), shift));
+            vec p = vec_exp(vec_sub(vec_mul(vec_load(at), scale), shift));
             chain = vec_add(chain, p);
             vec_store(at, p);
         } while (++j < t->end && j % ATTN_RUN);
@@ -276,7 +291,7 @@ static void wide_attend(const attn_work *w) {
     }
     for (int t = 0; t < tiles; t++) {
         float *s = w->scores + t * tile_scores;
-        if (w->bias || w->softcap > 0.0f || w->slopes) wide_bias(w, range + t, s);
+        if (!plain(w)) wide_bias(w, range + t, s);
         for (int u = 0; u * LANES < range[t].rows; u++) wide_softmax(w, range + t, s, u);
     }
     for (int j = w->first, n; j < w->end; j += n) {
