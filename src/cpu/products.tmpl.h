@@ -89,7 +89,7 @@ static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o
     UNROLL for (int i = 0; i < rows * nv; i++) acc[i] = vec_zero();
     for (int j = 0; j < keys; j++) {
         const T *vp = (const T *)(v + j * v_row);
-        for (int line = 0; line < lines; line++) vec_prefetch_far(at + 64 * line);
+        for (int line = 0; line < lines; line++) vec_prefetch(at + 64 * line);
         at += step;
         UNROLL for (int c = 0; c < nv - 1; c++) vv[c] = LOAD(vp + c * LANES);
         vv[nv - 1] = LOAD_PART(vp + (nv - 1) * LANES, part);

@@ -46,9 +46,8 @@ static inline float vec_hsum(vec x) {
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
 }
-/* a macro: gcc 12 takes a function that only prefetches for one without effect, and drops its calls */
-#define vec_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)     /* into the first cache */
-#define vec_prefetch_far(p) _mm_prefetch((const char *)(p), _MM_HINT_T1) /* into the second */
+/* Into the second cache. A macro: gcc 12 takes a function that only prefetches for one without effect, and drops its calls. */
+#define vec_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 
 static inline void vec_transpose(vec *t) {
     vec u[8], w[8];

@@ -47,9 +47,8 @@ static inline float vec_hsum(vec x) {
     z = _mm_add_ps(z, _mm_movehl_ps(z, z));
     return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
 }
-/* a macro: gcc 12 takes a function that only prefetches for one without effect, and drops its calls */
-#define vec_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)     /* into the first cache */
-#define vec_prefetch_far(p) _mm_prefetch((const char *)(p), _MM_HINT_T1) /* into the second */
+/* Into the second cache. A macro: gcc 12 takes a function that only prefetches for one without effect, and drops its calls. */
+#define vec_prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 
 static inline void vec_transpose(vec *t) {
     vec u[16], w[16];

@@ -43,9 +43,8 @@ static inline float vec_hmax(vec x) {
     return a > b ? a : b;
 }
 static inline float vec_hsum(vec x) { return (x[0] + x[2]) + (x[1] + x[3]); }
-/* a macro: gcc 12 takes a function that only prefetches for one without effect, and drops its calls */
-#define vec_prefetch(p) __builtin_prefetch(p)
-#define vec_prefetch_far(p) __builtin_prefetch(p, 0, 2)
+/* Into the second cache. A macro: gcc 12 takes a function that only prefetches for one without effect, and drops its calls. */
+#define vec_prefetch(p) __builtin_prefetch(p, 0, 2)
 
 static inline void vec_transpose(vec *t) {
     vec u[4] = { t[0], t[1], t[2], t[3] };
