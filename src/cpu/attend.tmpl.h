@@ -70,8 +70,9 @@ static key_rows values_of(const attn_work *w, int j, int count) {
 }
 
 /* Hidden keys weigh 0, but 0 * NaN and 0 * Inf are NaN: a row that came out other than finite is done again with zeros in place of every
- * value hidden from it. That changes no bit of a finite result, so what is hidden never shows. */
-static void mend_row(const attn_work *w, int row, const float *p, int64_t p_key) {
+ * value hidden from it. That changes no bit of a finite result, so what is hidden never shows. Weights are there for the keys first to
+ * end - 1 only, of which the row's tile computed scores. */
+static void mend_row(const attn_work *w, int row, int first, int end, const float *p, int64_t p_key) {
     float *o = w->state.o + row * w->o_stride;
     vec bad = vec_zero();
     for (int64_t d = 0; d < w->o_stride; d += LANES) bad = vec_add(bad, vec_sub(vec_load(o + d), vec_load(o + d))); /* 0, or NaN */
@@ -79,8 +80,10 @@ static void mend_row(const attn_work *w, int row, const float *p, int64_t p_key)
     memset(o, 0, (size_t)w->o_stride * sizeof(float));
     for (int j = w->first, n; j < w->end; j += n) {
         n = run_of(w, j);
-        key_rows v = staged(w, w->v, w->v_row, w->type_v, w->dim_v, j, n, row);
-        add_values(w, v.type, 1, o, p + j * p_key, 0, p_key, v.at, v.row, n, 0);
+        int from = j > first ? j : first, to = j + n < end ? j + n : end;
+        if (from >= to) continue;
+        key_rows v = staged(w, w->v, w->v_row, w->type_v, w->dim_v, from, to - from, row);
+        add_values(w, v.type, 1, o, p + from * p_key, 0, p_key, v.at, v.row, to - from, 0);
     }
 }
 
@@ -152,7 +155,7 @@ static void thin_attend(const attn_work *w) {
         add_values(w, v.type, w->rows, w->state.o, w->scores + j, ATTN_SCORES_LD, 1, v.at, v.row, n, w->seen ? 0 : w->v_ahead);
     }
     if (w->mixed)
-        for (int row = 0; row < w->rows; row++) mend_row(w, row, w->scores + row * ATTN_SCORES_LD, 1);
+        for (int row = 0; row < w->rows; row++) mend_row(w, row, w->first, w->end, w->scores + row * ATTN_SCORES_LD, 1);
 }
 
 /* scores of qv vectors of rows with WIDE_KEYS keys, keys read in place: s[key][row] += q[d][row] * k[key][d], in chains of CHAIN */
@@ -301,7 +304,8 @@ static void wide_attend(const attn_work *w) {
     }
     if (w->mixed)
         for (int t = 0; t < tiles; t++)
-            for (int r = 0; r < range[t].rows; r++) mend_row(w, range[t].row + r, w->scores + t * tile_scores + r, TILE);
+            for (int r = 0; r < range[t].rows; r++)
+                mend_row(w, range[t].row + r, range[t].first, range[t].end, w->scores + t * tile_scores + r, TILE);
 }
 
 static void attend(const attn_work *w) {
