@@ -29,7 +29,8 @@ void attn_cli_visible(const attn_problem *p, const sequence *band, int64_t i, in
     *high = p->right == ATTN_UNBOUNDED ? band->len_kv : add(add(diagonal, p->right), 1);
     if (*low < 0) *low = 0;
     if (*high > band->len_kv) *high = band->len_kv;
-    if (*high < *low) *high = *low;
+    if (*high < 0) *high = 0;
+    if (*low > *high) *low = *high;
 }
 
 double attn_cli_pairs(const attn_problem *p, const attn_args *args) {
