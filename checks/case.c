@@ -89,16 +89,26 @@ static double draw(check_random *random, check_values values, attn_type type, bo
         return check_normal(random) * exp2(check_uniform(random, is_v ? -12 : -8, is_v ? 12 : 1));
     case CHECK_TINY:
         return is_v ? check_normal(random) * check_ulp(type, 0) * 64 : check_normal(random);
+    case CHECK_LEVEL:
+        return 0;
     default:
         return check_normal(random);
     }
 }
 
 static void fill_tensor(check_tensor *tensor, check_random *random, check_values values, bool is_v) {
-    for (int64_t b = 0; b < tensor->size[0]; b++)
-        for (int64_t h = 0; h < tensor->size[1]; h++)
-            for (int64_t i = 0; i < tensor->size[2]; i++)
-                for (int64_t e = 0; e < tensor->size[3]; e++) check_set(tensor, b, h, i, e, draw(random, values, tensor->type, is_v));
+    double level = check_uniform(random, 0, 1);
+    for (int64_t b = 0; b < tensor->size[0]; b++) {
+        for (int64_t h = 0; h < tensor->size[1]; h++) {
+            for (int64_t i = 0; i < tensor->size[2]; i++) {
+                for (int64_t e = 0; e < tensor->size[3]; e++) {
+                    double value = draw(random, values, tensor->type, is_v);
+                    if (is_v && values == CHECK_LEVEL) value = 1 + fmod(level + 0.618 * (double)e, 1);
+                    check_set(tensor, b, h, i, e, value);
+                }
+            }
+        }
+    }
 }
 
 static double draw_mask(check_random *random, attn_type type, double hidden) {

@@ -329,8 +329,8 @@ int main(int argc, char **argv) {
     for (int n = 0; n < isa_count; n++) {
         isa = isas[n];
         contexts[0] = check_open(isa, 1, 0, 0);
-        contexts[1] = check_open(isa, 2, 2, 0);
-        contexts[2] = check_open(isa, 3, 1, 0);
+        contexts[1] = check_open_serial(isa, 2, 2, 0);
+        contexts[2] = check_open_serial(isa, 3, 1, 0);
         all(first, check_count(25));
         for (int form = 0; form < FORMS; form++) attn_close(contexts[form]);
     }

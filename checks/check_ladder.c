@@ -25,8 +25,8 @@ static void open_rungs(void) {
     for (int n = 1; n <= count; n++) {
         memcpy(rungs[n].name, isas[n - 1], sizeof rungs[n].name);
         rungs[n].contexts[0] = check_open(isas[n - 1], 1, 0, 0);
-        rungs[n].contexts[1] = check_open(isas[n - 1], 2, 2, 0);
-        rungs[n].contexts[2] = check_open(isas[n - 1], 3, 0, 100);
+        rungs[n].contexts[1] = check_open_serial(isas[n - 1], 2, 2, 0);
+        rungs[n].contexts[2] = check_open_serial(isas[n - 1], 3, 0, 100);
         rungs[n].contexts[3] = check_open(isas[n - 1], 1, 1, 0);
     }
 }
@@ -119,12 +119,13 @@ static void sweep_types(check_random *random) {
     }
 }
 
-/* The sums where float32 loses most if it is not careful: many values of one sign; large logits; many magnitudes; subnormal values. */
+/* The sums where float32 loses most if it is not careful: large logits; many values of one sign, or all the same; many magnitudes;
+ * subnormal values. */
 static void sweep_values(check_random *random) {
-    static const check_values values[] = { CHECK_LARGE, CHECK_POSITIVE, CHECK_WIDE, CHECK_TINY };
+    static const check_values values[] = { CHECK_LARGE, CHECK_POSITIVE, CHECK_WIDE, CHECK_TINY, CHECK_LEVEL };
     static const int64_t lens_kv[] = { 100, 1500, 5000 };
     check_case c;
-    for (int n = 0; n < 4; n++) {
+    for (int n = 0; n < 5; n++) {
         for (int m = 0; m < 9; m++) {
             for (int64_t len_q = 1; len_q <= 33; len_q += 16) {
                 check_case_init(&c, types[m / 3], 1, 2, 1, len_q, lens_kv[m % 3], 64);
@@ -135,7 +136,8 @@ static void sweep_values(check_random *random) {
 }
 
 static void random_cases(void) {
-    static const check_values values[] = { CHECK_NORMAL, CHECK_NORMAL, CHECK_NORMAL, CHECK_LARGE, CHECK_POSITIVE, CHECK_WIDE, CHECK_TINY };
+    static const check_values values[] = { CHECK_NORMAL,   CHECK_NORMAL, CHECK_NORMAL, CHECK_LARGE,
+                                           CHECK_POSITIVE, CHECK_WIDE,   CHECK_TINY,   CHECK_LEVEL };
     uint64_t first = check_seed;
     int count = check_count(900);
     for (int n = 0; n < count; n++) {

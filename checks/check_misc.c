@@ -309,7 +309,7 @@ int main(int argc, char **argv) {
     for (int n = 0; n < count; n++) {
         check_random random = check_random_from(check_seed);
         isa = isas[n];
-        context = check_open(isa, 2, 0, 0);
+        context = check_open_serial(isa, 2, 0, 0);
         zero_sizes(&random);
         many(&random);
         wide = wide && index_widths(&random, 1) && index_widths(&random, 5);

@@ -278,6 +278,21 @@ attn_context *check_open(const char *isa, int threads, int passes, int64_t chunk
     return open_with(&options);
 }
 
+static void run_serially(void *host, attn_job job, void *state, size_t count) {
+    (void)host;
+    while (count-- > 0) job(state, count);
+}
+
+attn_context *check_open_serial(const char *isa, int threads, int passes, int64_t chunk) {
+    attn_executor executor = { run_serially, NULL, threads };
+    attn_options options = ATTN_OPTIONS_INIT;
+    options.isa = isa;
+    options.passes = passes;
+    options.chunk = chunk;
+    options.executor = &executor;
+    return open_with(&options);
+}
+
 attn_context *check_open_reference(void) {
     attn_options options = ATTN_OPTIONS_INIT;
     options.device = ATTN_REFERENCE;

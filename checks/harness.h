@@ -83,6 +83,7 @@ typedef enum check_values {
     CHECK_LARGE,    /* logits of about 1e4 */
     CHECK_POSITIVE, /* all of one sign */
     CHECK_WIDE,     /* magnitudes over many powers of two */
+    CHECK_LEVEL,    /* all scores 0; values of one sign, each dimension its own one value: every rounding error has the same sign */
     CHECK_TINY      /* values that are subnormal in their type */
 } check_values;
 typedef enum check_arrangement { CHECK_DENSE_BHLD, CHECK_DENSE_BLHD, CHECK_STRIDED, CHECK_ARRANGEMENTS } check_arrangement;
@@ -133,6 +134,8 @@ enum { CHECK_ISAS = 8 };
 /* The ISAs of the cpu device on this machine, "scalar" first; their number. */
 int check_isas(char names[CHECK_ISAS][16]);
 attn_context *check_open(const char *isa, int threads, int passes, int64_t chunk); /* cpu */
+/* The same plan as with that many threads, but one thread does all, the last task first: idle threads that wait busily cost time. */
+attn_context *check_open_serial(const char *isa, int threads, int passes, int64_t chunk);
 attn_context *check_open_reference(void);
 
 /* ---- the second opinion ---- */
