@@ -343,16 +343,49 @@ static void check_given_back(void) {
 /* ---- threads that the system will not give ---- */
 #if !SANITIZED && defined __linux__
 static atomic_int created, fail_from = 1 << 30, fail_until = 1 << 30; /* calls fail_from <= n < fail_until fail */
+static atomic_int alive, most_alive = 1 << 30;
 
-int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
+typedef struct start {
+    void *(*body)(void *);
+    void *argument;
+} start;
+
+static void *count_life(void *state) {
+    start own = *(start *)state;
+    free(state);
+    void *result = own.body(own.argument);
+    atomic_fetch_sub(&alive, 1);
+    return result;
+}
+
+/* Stands before the C library's, for this program and all libraries in it. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*body)(void *), void *argument) {
     union {
         void *object;
         int (*call)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-    } real;
+    } real = { dlsym(RTLD_NEXT, "pthread_create") };
     int n = atomic_fetch_add(&created, 1);
-    if (n >= fail_from && n < fail_until) return EAGAIN;
-    real.object = dlsym(RTLD_NEXT, "pthread_create");
-    return real.call(thread, attributes, start, argument);
+    start *own = malloc(sizeof *own);
+    if (own == NULL || (n >= fail_from && n < fail_until) || atomic_load(&alive) >= most_alive) return free(own), EAGAIN;
+    *own = (start){ body, argument };
+    atomic_fetch_add(&alive, 1);
+    int error = real.call(thread, attributes, count_life, own);
+    if (error != 0) free(own), atomic_fetch_sub(&alive, 1);
+    return error;
+}
+
+/* A system with room for so many more threads: they are used, and found out without waiting for what does not come. */
+static void check_shortage(int room) {
+    time_t before = time(NULL);
+    most_alive = atomic_load(&alive) + room;
+    attn_pool *pool = pool_of(5, NULL);
+    int threads = attn_pool_threads(pool);
+    tally t = { 0 };
+    attn_pool_run(pool, count_slot, &t, threads);
+    expect(threads == (room > 1 ? room : 1) && tally_is(&t, threads, 1), "a limit on threads: the pool uses what there is");
+    attn_pool_close(pool);
+    most_alive = 1 << 30;
+    expect(time(NULL) - before < 3, "a limit on threads: opening takes no longer");
 }
 
 static void check_refusal(int from, int until) {
@@ -370,6 +403,7 @@ static void check_refusal(int from, int until) {
 }
 
 static void check_refusals(void) {
+    for (int room = 0; room < 5; ++room) check_shortage(room);
     for (int n = 0; n < 8; ++n) {
         check_refusal(n, n + 1);              /* one call fails */
         if (n < 4) check_refusal(n, 1 << 30); /* all fail from then on */

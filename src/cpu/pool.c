@@ -101,6 +101,18 @@ static double seconds_now(void) {
 
 static void sleep_briefly(void) { nanosleep(&(struct timespec){ 0, 20000 }, NULL); }
 
+/* Signals of the host are for the host's threads; what a thread brings on itself, and profiling, stays as it is. */
+static bool start_thread(pthread_t *thread, void *(*body)(void *), void *state) {
+    static const int kept[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPROF };
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) sigdelset(&blocked, kept[i]);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before); /* a new thread inherits this */
+    bool started = pthread_create(thread, NULL, body, state) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
 /* ---- how many threads the system grants at once ---- */
 typedef struct gate {
     pthread_mutex_t lock;
@@ -144,7 +156,7 @@ static int grantable_threads(int wanted) {
     int granted = 0;
     for (; granted < wanted; ++granted) {
         probes[granted].gate = &door;
-        if (pthread_create(&probes[granted].thread, NULL, wait_at_gate, &probes[granted]) != 0) break;
+        if (!start_thread(&probes[granted].thread, wait_at_gate, &probes[granted])) break;
     }
     pthread_mutex_lock(&door.lock);
     door.open = true;
@@ -192,7 +204,7 @@ static bool make_workers(pthreadpool_t *workers, int threads) {
     record->threads = (size_t)threads;
     atomic_init(&record->state, birth_awaited);
     pthread_t midwife;
-    if (pthread_create(&midwife, NULL, give_birth, record) != 0) return free(record), true;
+    if (!start_thread(&midwife, give_birth, record)) return free(record), true;
     double deadline = seconds_now() + 4.0 + 0.25 * threads / usable_cpus(); /* each worker spins for up to 0.06 s before its first task */
     while (atomic_load(&record->state) == birth_awaited && seconds_now() < deadline) sleep_briefly();
     int expected = birth_awaited;
@@ -203,28 +215,16 @@ static bool make_workers(pthreadpool_t *workers, int threads) {
     return *workers != NULL;
 }
 
-/* Signals of the host are for the host's threads; what a thread brings on itself, and profiling, stays as it is. */
-static void block_signals(sigset_t *before) {
-    static const int kept[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPROF };
-    sigset_t blocked;
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) sigdelset(&blocked, kept[i]);
-    pthread_sigmask(SIG_BLOCK, &blocked, before);
-}
-
 /* NULL when memory is out. */
 static crew *crew_create(int wanted) {
     crew *made = calloc(1, sizeof *made);
     if (made == NULL) return NULL;
     made->generation = atomic_load_explicit(&process_generation, memory_order_relaxed);
     made->flags = wanted > usable_cpus() ? PTHREADPOOL_FLAG_YIELD_WORKERS : 0; /* spinning helps only those who have a CPU each */
-    sigset_t before;
-    block_signals(&before);
     int granted = grantable_threads(wanted); /* the midwife counts like the caller, who is one of the `wanted` */
     made->threads = granted > 1 ? granted : 1;
     bool enough = granted >= 0;
     if (granted > 1) enough = make_workers(&made->workers, granted);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!enough) return free(made), NULL;
     if (made->workers == NULL) made->threads = 1;
     return made;
