@@ -139,7 +139,7 @@ static void random_cases(void) {
     static const check_values values[] = { CHECK_NORMAL,   CHECK_NORMAL, CHECK_NORMAL, CHECK_LARGE,
                                            CHECK_POSITIVE, CHECK_WIDE,   CHECK_TINY,   CHECK_LEVEL };
     uint64_t first = check_seed;
-    int count = check_count(900);
+    int count = check_count(700);
     for (int n = 0; n < count; n++) {
         check_seed = first + (uint64_t)n;
         check_random random = check_random_from(check_seed);

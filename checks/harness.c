@@ -296,5 +296,6 @@ attn_context *check_open_serial(const char *isa, int threads, int passes, int64_
 attn_context *check_open_reference(void) {
     attn_options options = ATTN_OPTIONS_INIT;
     options.device = ATTN_REFERENCE;
+    options.threads = 1;
     return open_with(&options);
 }
