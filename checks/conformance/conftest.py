@@ -6,6 +6,7 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads would spin beside the library's, and do not survive a fork
 
 import call  # noqa: E402
 import isolate  # noqa: E402

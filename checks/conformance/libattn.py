@@ -128,14 +128,19 @@ class Context:
 
     def problem(self, layout, kind, batch, heads_q, heads_kv, len_q, len_kv, dim):
         problem = Problem()
-        self.check("attn_problem_setup", self.lib.attn_problem_setup(byref(problem), 0x41540000 + ctypes.sizeof(Problem), layout, kind, batch,
-                                                                     heads_q, heads_kv, len_q, len_kv, dim))
+        stamp = stamped(Problem).stamp
+        status = self.lib.attn_problem_setup(byref(problem), stamp, layout, kind, batch, heads_q, heads_kv, len_q, len_kv, dim)
+        self.check("attn_problem_setup", status)
         return problem
 
     def workspace(self, problem):
         size = c_size_t()
         self.check("attn_workspace", self.lib.attn_workspace(self.handle, byref(problem), byref(size)))
         return size.value
+
+    def accepts(self, problem):
+        """False for a problem that a call will refuse."""
+        return self.lib.attn_workspace(self.handle, byref(problem), byref(c_size_t())) == OK
 
     def forward(self, problem, args):
         """The status, unchecked: some cases want an error."""

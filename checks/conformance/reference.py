@@ -5,7 +5,7 @@ import numpy as np
 
 from problem import UNBOUNDED
 
-SCORES = 1 << 22  # scores held at a time
+SCORES = 1 << 22  # scores, or elements of K and V, held at a time
 
 
 @dataclasses.dataclass
@@ -74,7 +74,7 @@ def _block(problem, b, g, rows, limits, exact):
     with np.errstate(all="ignore"):
         kt = np.swapaxes(k, 2, 3)
         s = _per_head(q, kt) * scale
-        largest = _per_head(np.abs(q), np.abs(kt)) * abs(scale)
+        largest = _per_head(np.abs(q), np.abs(kt, out=kt)) * abs(scale)
         if problem.softcap > 0:
             s = problem.softcap * np.tanh(s / problem.softcap)
         seen = np.broadcast_to(visible(problem, limits[0], limits[1], b, h, rows, keys), s.shape)
@@ -108,7 +108,7 @@ def _softmax(problem, s, seen, v, h):
     lse = np.where((count == 0) & (problem.sinks is None), -np.inf, np.log(total) + base)
     p = p / np.where(total == 0, 1.0, total)[..., None]
     out = _weighted(p, v, seen)
-    weight = _per_head(p, np.abs(np.where(np.isfinite(v), v, 0.0)))
+    weight = _per_head(p, np.abs(v, out=v) if np.isfinite(v).all() else np.abs(np.where(np.isfinite(v), v, 0.0)))
     return out, lse, count, weight
 
 
@@ -123,7 +123,7 @@ def attention(problem, rows=None, batches=None, exact=False):
         return result
     result.rows[np.ix_(batches, rows)] = rows[None, :] < problem.lengths_q()[batches][:, None]
     d, len_kv = problem.diagonals(), np.minimum(problem.lengths_kv(), Lk)
-    whole = Hq * rows.size * max(Lk, 1)
+    whole = max(Hq * rows.size, Hkv * sum(problem.sizes[5:])) * max(Lk, 1)  # the scores of a sequence, or its K and V
     together = max(1, SCORES // whole)  # sequences of a block; one key head at a time where even one sequence is too much
     heads = [slice(0, Hkv)] if whole <= SCORES else [slice(g, g + 1) for g in range(Hkv)]
     step = max(1, SCORES // max(1, (Hq if whole <= SCORES else Hq // Hkv) * max(Lk, 1)))

@@ -32,6 +32,10 @@ class Run:
             self._result = call.forward(self.target, self.problem, self.layout, self.config)
         return self._result
 
+    def keep(self, result):
+        """Takes a call that a rule made as the case's own: it may be a long one."""
+        self._result = self._result or result
+
     def again(self, problem=None, layout=None, **changes):
         """Another call, with parts of the configuration changed."""
         return call.forward(self.target, problem or self.problem, self.layout if layout is None else layout,
@@ -92,7 +96,8 @@ def within_bound(run):
         return []
     share = np.where(bad, np.abs(out - ref.out) / bound, 0)
     where = np.unravel_index(int(share.argmax()), share.shape)
-    return [f"error bound: out{[int(i) for i in where]} is {out[where]!r}, reference {ref.out[where]!r}, {share[where]:.2f} times the bound; "
+    place = [int(i) for i in where]
+    return [f"error bound: out{place} is {out[where]!r}, reference {ref.out[where]!r}, {share[where]:.2f} times the bound; "
             f"{int(bad.sum())} of {bad.size} elements are off"]
 
 
@@ -111,8 +116,15 @@ def _rows(run, rows):
         return live
     if rows == "rows_without_keys":
         return run.expected.empty()
+    if isinstance(rows, str) and rows.startswith("batch "):
+        flags = np.zeros(live.shape[0], bool)
+        flags[fills.indices(rows[len("batch "):], live.shape[0])] = True
+        return live & flags[:, None, None]
+    comparison = re.fullmatch(r"(<=|<|>=|>|==|!=)\s*(\d+)", rows) if isinstance(rows, str) else None
+    if comparison:
+        return live & OPERATORS[comparison.group(1)](np.arange(length), int(comparison.group(2)))
     flags = np.zeros(length, bool)
-    flags[rows if isinstance(rows, list) else fills.indices(rows, length)] = True
+    flags[rows if isinstance(rows, list) else fills.indices(rows.removeprefix("rows "), length)] = True
     return live & flags
 
 
@@ -193,15 +205,15 @@ def bitwise_repeat(run, rule):
     return run.refused() or (["the repeats differ from the first call"] if first.bits_differ(run.result) else [])
 
 
-def _replaced(problem, what, test, value):
+def _replaced(problem, what, test):
     """The problem with the keys (rows, batches, heads) that pass the test replaced by other random values."""
     generator = np.random.default_rng(20031)
-    axis = {"keys": 2, "key": 2, "rows": 2, "row": 2, "batches": 0, "batch": 0, "batch rows": 0, "heads": 1, "kv heads": 1}[what]
+    axis = 0 if what.startswith("batch") else 1 if what.endswith("heads") else 2
     names = ("q",) if what.startswith("row") else ("k", "v") if what.startswith(("key", "kv", "head")) else ("q", "k", "v")
     changed = {}
     for name in names:
         array = getattr(problem, name).copy()
-        flags = test(np.arange(array.shape[axis]), value)
+        flags = test(np.arange(array.shape[axis]))
         shape = [1] * 4
         shape[axis] = -1
         noise = fills.rounded(generator.standard_normal(array.shape) * 3, problem.dtype)
@@ -209,17 +221,31 @@ def _replaced(problem, what, test, value):
     return problem.replace(**changed)
 
 
+WHAT = r"(keys?|rows?|batches|batch rows?|batch|heads|kv heads)"
+
+
+def _selector(text, j):
+    """'< j' or 'a:b' as a test of index arrays."""
+    match = re.fullmatch(r"(<=|<|>=|>|==|!=)\s*(j|\d+)", text)
+    if match:
+        bound = j if match.group(2) == "j" else int(match.group(2))
+        return lambda index: OPERATORS[match.group(1)](index, bound)
+    if not re.fullmatch(r"[-\d:, ]+", text):
+        raise fills.UnknownRule(f"rows '{text}'")
+    return lambda index: np.isin(index, fills.indices(text, index.size))
+
+
 def bitwise_same_rows(run, rule):
-    """rows "< j" keep their bits when "keys >= j replaced", for each j."""
-    rows = re.fullmatch(r"(<=|<|>=|>|==|!=)\s*j", rule["rows"])
-    when = re.fullmatch(r"(keys?|rows?|batches|batch rows|batch|heads|kv heads) (<=|<|>=|>|==|!=) j replaced", rule["when"])
-    if not rows or not when:
-        raise fills.UnknownRule(f"bitwise_same_rows rows '{rule['rows']}' when '{rule['when']}'")
-    wrong = run.refused()
-    axis = 0 if when.group(1).startswith("batch") else 2
-    for j in rule["j"]:
-        other = run.again(problem=_replaced(run.problem, when.group(1), OPERATORS[when.group(2)], j))
-        flags = OPERATORS[rows.group(1)](np.arange(run.problem.q.shape[axis]), j)
+    """rows "< j" keep their bits when "keys >= j replaced", for each j; also with spans: rows "batch 0" when "batch 1:4 replaced"."""
+    when = re.fullmatch(WHAT + r" (.+?) replaced", rule["when"])
+    if not when:
+        raise fills.UnknownRule(f"bitwise_same_rows when '{rule['when']}'")
+    wrong, rows = run.refused(), str(rule["rows"]).removeprefix("rows ")
+    axis = 0 if rows.startswith("batch") else 2
+    rows = re.sub(r"^batch(es)? ", "", rows)
+    for j in rule.get("j", [None]):
+        other = run.again(problem=_replaced(run.problem, when.group(1), _selector(when.group(2), j)))
+        flags = _selector(rows, j)(np.arange(run.problem.q.shape[axis]))
         cut = lambda r: call.Result(r.status, np.compress(flags, r.out, axis), np.compress(flags, r.lse, axis))
         differ = cut(run.result).bits_differ(cut(other))
         if differ:
@@ -228,7 +254,7 @@ def bitwise_same_rows(run, rule):
 
 
 def bitwise_same_or_close(run, rule):
-    """over "threads 1,2,3": this library promises equal bits for threads and passes; for the rest the rule's tolerance decides."""
+    """over "threads 1,2,3": this library promises equal bits for threads, passes and batches; for the rest the rule's tolerance decides."""
     name, values = rule["over"].split(" ", 1)
     wrong, first = run.refused(), None
     for text in values.split(","):
@@ -237,14 +263,19 @@ def bitwise_same_or_close(run, rule):
             result = run.again(**{name: value})
         elif name in ("num_splits", "splits"):
             result = call.forward(run.target, run.problem, run.layout, variants.splits(run.problem, value, run.config))
+        elif name in ("batch", "batches", "B"):  # the first sequence by itself, in twos, ...
+            result = run.again(problem=run.problem.batches(0, value))
+            result.out, result.lse = result.out[:1], result.lse[:1]
+            first = first or call.Result(0, run.result.out[:1], run.result.lse[:1])
         else:
             raise fills.UnknownRule(f"bitwise_same_or_close over '{rule['over']}'")
         first = first or result
         differ = first.bits_differ(result)
-        if differ and name in ("threads", "passes"):
+        if differ and name not in ("chunk", "num_splits", "splits"):
             wrong.append(f"{name} {value}: {differ}")
         elif differ:
-            wrong += close(result.out, first.out.astype(np.float64), run.live(), rule.get("atol", 0), rule.get("rtol", 0), f"{name} {value}: out")
+            tolerance = rule.get("atol", 0), rule.get("rtol", 0)
+            wrong += close(result.out, first.out.astype(np.float64), run.live(), *tolerance, f"{name} {value}: out")
     return wrong
 
 
@@ -264,7 +295,8 @@ def _documented(run, rule):
     """The public header has a sentence about what the case does."""
     text = " ".join(libattn.HEADER.read_text().replace("\n *", "\n").split())
     sentences = {
-        "oob": "an entry is negative or above problem.len_kv", "alias": "out: overlaps an input", "api": "A call that fails has written nothing",
+        "oob": "an entry is negative or above problem.len_kv", "alias": "out: overlaps an input",
+        "api": "A call that fails has written nothing",
         "threads": "Calls on one context from several threads are safe", "masked-row": "A row that sees nothing: out = 0, lse = -inf",
         "poison": "What is invisible never changes a bit", "nan-propagation": "A NaN or Inf in a visible key reaches the rows that see it",
         "determinism": "not on threads, passes, or the other sequences", "causal-align": "d = offset + (align is bottom-right",
@@ -284,4 +316,5 @@ RULES = {
     "scratch_max": procedures.scratch_max, "completes_within": procedures.completes_within, "race_free": procedures.race_free,
     "fp_env_unchanged": procedures.fp_env_unchanged, "query_equals_call": procedures.query_equals_call,
 }
+ONCE = {"rss_growth_max", "thread_count_restored", "scratch_max", "merge_values"}  # these choose their own configuration
 TIMED = {"time_ratio"}  # only on request: see test_perf.py

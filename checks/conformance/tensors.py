@@ -24,14 +24,19 @@ class Tensor:
     def address(self):
         return self.region.address + self.offset * np.dtype(self.dtype).itemsize
 
+    def written(self):
+        """True if a logical element is no longer PATTERN."""
+        return bool(self.view.size) and bool((np.ascontiguousarray(self.view).view(np.uint8) != PATTERN).any())
+
     def stray(self):
         """True if a byte beside the logical elements is no longer PATTERN. Nothing to see in a sparse mapping."""
         if self.region.sparse:
             return False
+        start, item = self.region.address - self.region.first, np.dtype(self.dtype).itemsize
+        if self.view.size * item == self.region.size:  # no gaps: what is left are the ends of its pages
+            return bool((self.region.whole[:start] != PATTERN).any() or (self.region.whole[start + self.region.size:] != PATTERN).any())
         copy = self.region.whole.copy()
-        start = self.region.address - self.region.first
         if self.view.size:
-            item = np.dtype(self.dtype).itemsize
             strides = [0 if n == 1 else self.strides[a] * item for a, n in zip(self.strides, self.shape)]
             clean = np.ndarray(self.shape, f"V{item}", copy[start:start + self.region.size], self.offset * item, strides)
             clean[...] = np.frombuffer(bytes([PATTERN]) * item, f"V{item}")[0]

@@ -22,7 +22,7 @@ ATTEMPTS = 3    # a machine that does something else spoils a measurement; the b
 def prepare(target, variant):
     """A function that runs the variant once."""
     ready = call.Prepared(target.context(variant.config), call.uniform(variant.problem), variant.layout, variant.config)
-    args, context = ready._args(), ready.context
+    args, context = ready.begin(), ready.context
 
     def once():
         status = context.forward(ready.c_problem, args)
@@ -83,5 +83,6 @@ def test_time(case, rule, target_of, request, capsys):
             if ratios[-1] <= rule["max"]:
                 break
         with capsys.disabled():
-            print(f"\n{case['id']} {label}: {spent[0] * 1e6:.1f} us to {spent[1] * 1e6:.1f} us, ratio {min(ratios):.3f}, at most {rule['max']}")
+            times = " to ".join(f"{seconds * 1e6:.1f} us" for seconds in spent)
+            print(f"\n{case['id']} {label}: {times}, ratio {min(ratios):.3f}, at most {rule['max']}")
         assert min(ratios) <= rule["max"], f"{label}: {min(ratios):.3f} of at most {rule['max']}"

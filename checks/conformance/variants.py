@@ -61,9 +61,10 @@ def _grown(problem, rows, seed=77):
     """Rows more in front of the problem's own, random, so that the last ones are the case's."""
     B, Hq, _, Lq, _, D, _ = problem.sizes
     extra = fills.rounded(np.random.default_rng(seed).standard_normal((B, Hq, rows - Lq, D)), problem.dtype)
-    diagonals = problem.diagonals()
-    return problem.replace(q=np.concatenate([extra, problem.q], axis=2), bottom_right=False, offset=[int(d) - (rows - Lq) for d in diagonals],
-                           len_q=None if problem.len_q is None else [n + rows - Lq for n in problem.len_q])
+    more = rows - Lq
+    lengths = None if problem.len_q is None else [n + more for n in problem.len_q]
+    return problem.replace(q=np.concatenate([extra, problem.q], axis=2), bottom_right=False, len_q=lengths,
+                           offset=[int(d) - more for d in problem.diagonals()])
 
 
 def _resized(case, name, value):
