@@ -24,7 +24,7 @@ static void count_work(const attn_problem *p, attn_plan *plan) {
                   tensor_bytes(p->type_out, p->batch, p->heads_q, p->len_q, p->dim_v) +
                   tensor_bytes(p->type_k, p->batch, p->heads_kv, p->len_kv, p->dim_qk) +
                   tensor_bytes(p->type_v, p->batch, p->heads_kv, p->len_kv, p->dim_v);
-    if (p->type_mask != ATTN_NONE)
+    if (p->type_mask != ATTN_NONE && p->batch > 0 && p->len_q > 0 && p->len_kv > 0)
         plan->bytes += tensor_bytes(p->type_mask, p->mask.batch ? p->batch : 1, p->mask.head ? p->heads_q : 1, p->mask.row ? p->len_q : 1,
                                     p->mask.key ? p->len_kv : 1);
 }
