@@ -57,8 +57,9 @@ bool attn_cli_bound_open(bound *r, const attn_problem *p) {
     r->s = attn_cli_memory((size_t)p->len_kv * sizeof *r->s);
     r->size = attn_cli_memory((size_t)p->len_kv * sizeof *r->size);
     r->a = attn_cli_memory((size_t)p->dim_v * sizeof *r->a);
+    r->lost = attn_cli_memory((size_t)p->dim_v * sizeof *r->lost);
     r->faint = attn_cli_memory((size_t)p->dim_v * sizeof *r->faint);
-    if (r->k && r->v && r->q && r->s && r->size && r->a && r->faint) return true;
+    if (r->k && r->v && r->q && r->s && r->size && r->a && r->lost && r->faint) return true;
     attn_cli_bound_close(r);
     return false;
 }
@@ -70,6 +71,7 @@ void attn_cli_bound_close(bound *r) {
     free(r->s);
     free(r->size);
     free(r->a);
+    free(r->lost);
     free(r->faint);
 }
 
@@ -150,7 +152,7 @@ void attn_cli_bound_row(bound *r, const attn_problem *p, const attn_args *args, 
     const char *q = row_at(args->q, p->type_q, &p->q, b, h, i);
     for (int64_t d = 0; d < p->dim_qk; d++) r->q[d] = attn_cli_load_one(p->type_q, q, d);
     double top = score(r, p, args, at, low, high), total = args->sinks ? exp(args->sinks[h] - top) : 0;
-    for (int64_t d = 0; d < p->dim_v; d++) r->a[d] = 0, r->faint[d] = false;
+    for (int64_t d = 0; d < p->dim_v; d++) r->a[d] = r->lost[d] = 0, r->faint[d] = false;
     for (int64_t j = low; j < high; j++) {
         if (r->s[j] == -INFINITY && mask_at(p, args, b, h, i, j) == -INFINITY) continue;
         double weight = exp(r->s[j] - top);
@@ -158,10 +160,10 @@ void attn_cli_bound_row(bound *r, const attn_problem *p, const attn_args *args, 
         total += weight;
         for (int64_t d = 0; d < p->dim_v; d++) {
             if (isfinite(v[d]))
-                r->a[d] += weight * fabs((double)v[d]);
+                r->a[d] += weight * fabs((double)v[d]), r->lost[d] += weight < 0x1p-125 ? weight * fabs((double)v[d]) : 0;
             else
                 r->a[d] = INFINITY, r->faint[d] |= weight < 0x1p-100;
         }
     }
-    for (int64_t d = 0; d < p->dim_v; d++) r->a[d] /= total > 0 ? total : 1;
+    for (int64_t d = 0; d < p->dim_v && total > 0; d++) r->a[d] /= total, r->lost[d] /= total;
 }

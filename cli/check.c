@@ -334,6 +334,9 @@ int attn_cli_check(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return CLI_BAD;
     if (o.list) return list_names();
     if (!o.has_seed) o.seed = attn_cli_entropy();
+    uint64_t index;
+    bool one;
+    if (o.name) parse_random(o.name, &o.seed, &index, &one); /* such a name brings its own seed */
     totals all = { .options = &o, .begun = attn_cli_seconds(), .failures = json_array(), .cases = json_array() };
     bool done = open_context(&all, &o.device);
     if (done && !o.json) print_head(&all);

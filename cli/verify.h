@@ -45,7 +45,7 @@ typedef struct bound {  /* room for a row, reused from row to row */
     int64_t b, head_kv; /* whose keys and values `k` and `v` hold, as float; -1: none yet */
     float *k, *v;
     double *q, *s, *size; /* of a key: its score, and |scale| sum |q k| + |mask| + |slope distance| */
-    double *a;            /* [dim_v]: sum of p |v| */
+    double *a, *lost;     /* [dim_v]: sum of p |v|; the part of it in weights below the normal float32, which may be lost */
     bool *faint;    /* [dim_v]: an infinite or NaN value has a weight so small that float32 may lose it: NaN or infinity, either will do */
     double l, keys; /* the largest size that weighs anything, or |sink|; visible keys */
 } bound;
