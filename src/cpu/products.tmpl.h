@@ -91,8 +91,10 @@ static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o
         const T *vp = (const T *)(v + j * v_row);
         for (int line = 0; line < lines; line++) vec_prefetch(at + 64 * line);
         at += step;
-        UNROLL for (int c = 0; c < nv - 1; c++) vv[c] = LOAD(vp + c * LANES);
-        vv[nv - 1] = LOAD_PART(vp + (nv - 1) * LANES, part);
+        UNROLL for (int c = 0; c < nv; c++) {
+            vv[c] = c < nv - 1 ? LOAD(vp + c * LANES) : LOAD_PART(vp + c * LANES, part);
+            if (rows == 1) IN_ORDER(vv[c]); /* one row waits for memory alone */
+        }
         UNROLL for (int r = 0; r < rows; r++) {
             vec pv = vec_set1(p[r * p_row + j * p_key]);
             UNROLL for (int c = 0; c < nv; c++) acc[r * nv + c] = vec_fma(pv, vv[c], acc[r * nv + c]);

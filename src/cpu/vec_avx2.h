@@ -12,6 +12,9 @@ typedef __m256 vec;
 typedef __m256 vec_mask;
 typedef int vec_part;
 
+/* Loads x here, once, after those before it: hardware prefetchers follow rising addresses, and compilers shuffle loads. */
+#define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
+
 static inline vec vec_set1(float x) { return _mm256_set1_ps(x); }
 static inline vec vec_zero(void) { return _mm256_setzero_ps(); }
 static inline vec vec_iota(void) { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }

@@ -11,6 +11,9 @@ typedef __m512 vec;
 typedef __mmask16 vec_mask;
 typedef __mmask16 vec_part;
 
+/* Loads x here, once, after those before it: hardware prefetchers follow rising addresses, and compilers shuffle loads. */
+#define IN_ORDER(x) __asm__ volatile("" : "+v"(x))
+
 static inline vec vec_set1(float x) { return _mm512_set1_ps(x); }
 static inline vec vec_zero(void) { return _mm512_setzero_ps(); }
 static inline vec vec_iota(void) { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }

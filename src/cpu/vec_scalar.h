@@ -12,6 +12,9 @@ typedef float vec __attribute__((vector_size(16)));
 typedef int32_t vec_mask __attribute__((vector_size(16)));
 typedef int vec_part;
 
+/* Loads x here, once, after those before it: hardware prefetchers follow rising addresses, and compilers shuffle loads. */
+#define IN_ORDER(x) (void)(x)
+
 static inline vec vec_set1(float x) { return (vec){ x, x, x, x }; }
 static inline vec vec_zero(void) { return vec_set1(0.0f); }
 static inline vec vec_iota(void) { return (vec){ 0, 1, 2, 3 }; }
