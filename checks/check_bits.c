@@ -48,10 +48,10 @@ typedef struct way {
     int threads, passes;
     bool executor, workspace;
 } way;
-static const way ways[] = { { 1, 0, false, false },  { 1, 1, false, true },  { 1, 2, false, false }, { 2, 0, false, false },
-                            { 2, 1, false, false },  { 2, 2, false, true },  { 3, 0, false, false }, { 3, 2, false, false },
-                            { 5, 1, false, true },   { 5, 2, false, false }, { 8, 0, false, true },  { 16, 2, false, false },
-                            { 64, 0, false, false }, { 64, 2, false, true }, { 3, 0, true, false },  { 7, 2, true, true },
+static const way ways[] = { { 1, 0, false, false }, { 1, 1, false, true },  { 1, 2, false, false }, { 2, 0, false, false },
+                            { 2, 1, false, false }, { 2, 2, false, true },  { 3, 0, false, false }, { 3, 2, false, false },
+                            { 5, 1, false, true },  { 5, 2, false, false }, { 8, 0, false, true },  { 16, 2, false, false },
+                            { 64, 0, true, false }, { 64, 2, false, true }, { 3, 0, true, false },  { 7, 2, true, true },
                             { 16, 1, true, false } };
 enum { WAYS = sizeof ways / sizeof *ways };
 static attn_context *contexts[WAYS];
