@@ -110,6 +110,7 @@ typedef struct measured {
     attn_explanation explanation;
     timing timing;
     bool timed;
+    int threads; /* of the context; the plan tells how many take part */
 } measured;
 
 static const char *ceiling_name(attn_ceiling ceiling) { return ceiling == ATTN_DRAM_READ ? "dram_read" : "fma_f32"; }
@@ -119,13 +120,12 @@ static json_t *json_row(const measured *m, const char *type) {
     const timing *t = &m->timing;
     const worst *w = &m->verdict.out;
     attn_cli_plan_text(&m->explanation, plan, sizeof plan);
-    return json_pack("{s:s,s:s?,s:s?,s:s,s:i,s:o,s:f,s:f,s:o,s:o,s:o,s:o,s:o,s:s}", "case", m->spec->name, "device", m->explanation.device,
-                     "isa", m->explanation.isa, "type", type, "threads", m->explanation.threads, "seconds_median",
-                     m->timed ? json_real(t->median) : json_null(), "bytes", t->bytes, "operations", t->operations, "ceiling",
-                     m->timed ? json_string(ceiling_name(t->ceiling)) : json_null(), "ceiling_value",
-                     m->timed ? json_real(t->ceiling_value) : json_null(), "share", m->timed ? json_real(t->share) : json_null(), "error",
-                     w->any ? attn_cli_json_real(w->error) : json_null(), "bound", w->any ? attn_cli_json_real(w->bound) : json_null(),
-                     "plan", plan);
+    return json_pack(
+        "{s:s,s:s?,s:s?,s:s,s:i,s:o,s:f,s:f,s:o,s:o,s:o,s:o,s:o,s:s}", "case", m->spec->name, "device", m->explanation.device, "isa",
+        m->explanation.isa, "type", type, "threads", m->threads, "seconds_median", m->timed ? json_real(t->median) : json_null(), "bytes",
+        t->bytes, "operations", t->operations, "ceiling", m->timed ? json_string(ceiling_name(t->ceiling)) : json_null(), "ceiling_value",
+        m->timed ? json_real(t->ceiling_value) : json_null(), "share", m->timed ? json_real(t->share) : json_null(), "error",
+        w->any ? attn_cli_json_real(w->error) : json_null(), "bound", w->any ? attn_cli_json_real(w->bound) : json_null(), "plan", plan);
 }
 
 static void print_row(const measured *m, const char *type) {
@@ -169,8 +169,11 @@ typedef struct session {
 static bool bench(session *all, workload *w, const spec *s) {
     const verify_options verify = { 5e7, 3e7, 1, true };
     measured m = { .spec = s, .explanation = ATTN_EXPLANATION_INIT };
+    attn_description d = ATTN_DESCRIPTION_INIT;
     bool lines_only = all->options->json && strcmp(all->options->json, "-") == 0;
-    if (!attn_cli_ok(attn_explain(all->context, &w->problem, &m.explanation))) return false;
+    if (!attn_cli_ok(attn_describe(all->context, &d)) || !attn_cli_ok(attn_explain(all->context, &w->problem, &m.explanation)))
+        return false;
+    m.threads = d.threads;
     if (!attn_cli_ok(attn_forward(all->context, &w->problem, &w->args))) return false;
     if (!attn_cli_verify(&w->problem, &w->args, &verify, &m.verdict)) return false;
     m.timed = attn_cli_passed(&m.verdict);

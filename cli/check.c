@@ -308,17 +308,20 @@ static void print_head(const totals *all) {
            (unsigned long long)all->options->seed);
 }
 
-static bool report(const totals *all) {
+static bool report(totals *all) {
     double seconds = attn_cli_seconds() - all->begun;
-    if (all->options->json)
-        return attn_cli_json_print(
-            json_pack("{s:s,s:s,s:s,s:s?,s:I,s:f,s:I,s:I,s:o,s:s,s:O,s:O}", "command", "check", "version", attn_version(), "device",
-                      attn_cli_device(all->options->device.device), "isa", all->options->device.isa, "seed", (json_int_t)all->options->seed,
-                      "seconds", seconds, "passed", (json_int_t)all->passed, "failed", (json_int_t)all->failed, "worst_ratio",
-                      attn_cli_json_real(all->worst), "worst_case", all->worst_case, "cases", all->cases, "failures", all->failures));
-    if (all->worst > 0) printf("largest error/bound among what passed: %.3g (%s)\n", all->worst, all->worst_case);
-    printf("%lld passed, %lld failed\n", (long long)all->passed, (long long)all->failed);
-    return true;
+    attn_description d = ATTN_DESCRIPTION_INIT;
+    if (!all->options->json) {
+        if (all->worst > 0) printf("largest error/bound among what passed: %.3g (%s)\n", all->worst, all->worst_case);
+        printf("%lld passed, %lld failed\n", (long long)all->passed, (long long)all->failed);
+        return true;
+    }
+    if (!open_context(all, &all->options->device) || !attn_cli_ok(attn_describe(all->context, &d))) return false;
+    return attn_cli_json_print(json_pack("{s:s,s:s,s:s,s:s?,s:i,s:I,s:f,s:I,s:I,s:o,s:s,s:O,s:O}", "command", "check", "version",
+                                         attn_version(), "device", d.device, "isa", d.isa, "threads", d.threads, "seed",
+                                         (json_int_t)all->options->seed, "seconds", seconds, "passed", (json_int_t)all->passed, "failed",
+                                         (json_int_t)all->failed, "worst_ratio", attn_cli_json_real(all->worst), "worst_case",
+                                         all->worst_case, "cases", all->cases, "failures", all->failures));
 }
 
 static int list_names(void) {

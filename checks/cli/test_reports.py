@@ -111,7 +111,7 @@ def test_check_origin_in_plain_words(attn):
 
 def test_check_json(attn):
     report = json.loads(attn("check", "--case", "D2.small", "--seed", "4", "--json").out)
-    assert set(report) == {"command", "version", "device", "isa", "seed", "seconds", "passed", "failed", "worst_ratio", "worst_case", "cases", "failures"}
+    assert set(report) == {"command", "version", "device", "isa", "threads", "seed", "seconds", "passed", "failed", "worst_ratio", "worst_case", "cases", "failures"}
     assert (report["passed"], report["failed"], report["failures"], report["seed"]) == (3, 0, [], 4)
     assert [case["problem"]["type_q"] for case in report["cases"]] == ["f32", "f16", "bf16"]
     assert all(case["verify"]["passed"] and case["stray_bytes"] == 0 for case in report["cases"])
