@@ -1,9 +1,5 @@
 /* attend.tmpl.h: one row block against one block of keys: scores, visibility, softmax against the block's own maximum, values. */
-enum {
-    TILE = 2 * LANES,
-    TILES_MOST = ATTN_ROWS / TILE,
-    CHAIN = 16 /* products of a wide score summed in one chain: 32 break the error bound on real tensors whose scores are large */
-};
+enum { TILE = 2 * LANES, TILES_MOST = ATTN_ROWS / TILE };
 
 static inline vec cap(vec x, float softcap) {
     vec c = vec_set1(softcap);

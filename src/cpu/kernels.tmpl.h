@@ -12,6 +12,8 @@
 
 #include "vec_math.h"
 
+enum { CHAIN = 16 }; /* products of a score summed in one chain: 32 break the error bound on real tensors whose scores are large */
+
 #define T float
 #define NAME f32
 #include "products.tmpl.h"

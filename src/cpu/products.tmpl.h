@@ -13,7 +13,7 @@
  * last key's scores are computed again. Few rows take key after key, in the order of addresses that hardware prefetchers follow; more rows
  * take keys side by side, which they do not follow, so what comes next is prefetched here, again in the order of addresses. */
 static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, int side, float *s, const float *q, int64_t ldq, const char *k, int64_t k_row, int j,
-                                                   int last, int64_t dim, int64_t ahead, int64_t key_step, int64_t dim_step) {
+                                                   int last, int64_t dim, bool more, int64_t ahead, int64_t key_step, int64_t dim_step) {
     enum { MOST = LANES, WIDTH = LANES * (int)sizeof(T) };
     const int keys = LANES / rows;
     const T *kp[MOST];
@@ -43,14 +43,16 @@ static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, int side, float *s,
     }
     float sums[LANES];
     vec_store(sums, vec_reduce(acc));
+    if (more) /* a further part of the dim */
+        for (int i = 0; i < LANES; i++) sums[i] += s[i / keys * ATTN_SCORES_LD + j + i % keys];
     UNROLL for (int r = 0; r < rows; r++) memcpy(s + r * ATTN_SCORES_LD + j, sums + r * keys, (size_t)keys * sizeof(float));
 }
 
-/* keys first .. end - 1 for all rows; a tile may write up to LANES - 1 scores more */
+/* Keys first .. end - 1 for all rows; a tile may write up to LANES - 1 scores more. Long dims are summed in parts: CHAIN products to a lane. */
 static void CAT3(thin_scores, NAME, all)(const attn_work *w, const void *keys, int64_t k_row, int first, int end) {
-    const int64_t ldq = w->q_stride, dim = w->dim_qk, ahead = w->k_ahead;
-    const int64_t width = LANES * (int64_t)sizeof(T), dense = k_row == dim * (int64_t)sizeof(T); /* prefetch by address, or by row */
-    const char *k = keys;
+    const int64_t ldq = w->q_stride, part = CHAIN * LANES, ahead = w->k_ahead;
+    const int64_t width = LANES * (int64_t)sizeof(T);
+    const bool dense = k_row == w->dim_qk * (int64_t)sizeof(T) && w->dim_qk <= part; /* prefetch by address, or by row */
     for (int r = 0; r < w->rows;) {
         const int left = w->rows - r;
         const float *q = w->q + r * ldq;
@@ -58,8 +60,16 @@ static void CAT3(thin_scores, NAME, all)(const attn_work *w, const void *keys, i
 #define TILES(n, side)                                                                                                                    \
     if (left >= (n) && (n) <= THIN_ROWS) {                                                                                                \
         const int64_t key_step = dense ? width : k_row, dim_step = dense ? (side) * width : width;                                        \
-        for (int j = first; j < end; j += LANES / (n))                                                                                    \
-            CAT3(thin_tile, NAME, x)(n, side, s, q, ldq, k, k_row, j, end - 1, dim, ahead, key_step, dim_step);                           \
+        for (int64_t d = 0; d < w->dim_qk; d += part) {                                                                                   \
+            const int64_t dim = w->dim_qk - d < part ? w->dim_qk - d : part;                                                              \
+            const char *k = (const char *)keys + d * (int64_t)sizeof(T);                                                                  \
+            if (d == 0)                                                                                                                   \
+                for (int j = first; j < end; j += LANES / (n))                                                                            \
+                    CAT3(thin_tile, NAME, x)(n, side, s, q, ldq, k, k_row, j, end - 1, dim, false, ahead, key_step, dim_step);            \
+            else                                                                                                                          \
+                for (int j = first; j < end; j += LANES / (n))                                                                            \
+                    CAT3(thin_tile, NAME, x)(n, side, s, q + d, ldq, k, k_row, j, end - 1, dim, true, ahead, key_step, dim_step);         \
+        }                                                                                                                                 \
         r += (n);                                                                                                                         \
         continue;                                                                                                                         \
     }
