@@ -12,9 +12,12 @@ static inline vec band(vec x, vec j, vec lo, vec hi) {
     return vec_select(inside, x, vec_set1(-INFINITY));
 }
 
-/* x plus the mask's value; -inf hides whatever x is, NaN too */
-static inline vec masked(vec x, vec bias) {
-    return vec_select(vec_eq(bias, vec_set1(-INFINITY)), bias, vec_add(x, bias));
+/* A score from its product: scale, softcap, slope times distance, mask; one rounding for the scale and all that is added. A mask of -inf
+ * hides whatever the product is, NaN too. */
+static inline vec biased(const attn_work *w, vec product, vec distance, vec slope, vec bias) {
+    vec scale = vec_set1(w->scale), add = vec_sub(bias, vec_mul(slope, vec_abs(distance)));
+    vec x = w->softcap > 0.0f ? vec_add(cap(vec_mul(product, scale), w->softcap), add) : vec_fma(product, scale, add);
+    return vec_select(vec_eq(bias, vec_set1(-INFINITY)), bias, x);
 }
 
 static inline vec not_empty(vec top) { return vec_select(vec_eq(top, vec_set1(-INFINITY)), vec_zero(), top); }
@@ -92,11 +95,8 @@ static void thin_bias(const attn_work *w, int row, float *s) {
     const float *bias = w->bias ? w->bias[row] : NULL;
     vec slope = vec_set1(w->slopes ? w->slopes[row] : 0.0f), diagonal = vec_set1(w->slopes ? w->diagonal[row] : 0.0f);
     for (int j = w->first / LANES * LANES; j < w->end; j += LANES) {
-        vec x = vec_mul(vec_load(s + j), vec_set1(w->scale)), index = vec_add(vec_iota(), vec_set1((float)j));
-        if (w->softcap > 0.0f) x = cap(x, w->softcap);
-        if (w->slopes) x = vec_sub(x, vec_mul(slope, vec_abs(vec_sub(diagonal, index))));
-        if (bias) x = masked(x, vec_load(bias + j));
-        vec_store(s + j, x);
+        vec distance = vec_sub(diagonal, vec_add(vec_iota(), vec_set1((float)j)));
+        vec_store(s + j, biased(w, vec_load(s + j), distance, slope, bias ? vec_load(bias + j) : vec_zero()));
     }
 }
 
@@ -115,9 +115,9 @@ static void thin_softmax(const attn_work *w, int row) {
         top = vec_max(x, top);
     }
     const float m = vec_hmax(top) * scale;
-    vec shift = not_empty(vec_set1(m));
+    vec shift = vec_sub(vec_zero(), not_empty(vec_set1(m))); /* added to the exact product: one rounding */
     for (int j = from; j < w->end; j += LANES) {
-        vec p = vec_exp(vec_sub(vec_mul(vec_load(s + j), vec_set1(scale)), shift));
+        vec p = vec_exp(vec_fma(vec_load(s + j), vec_set1(scale), shift));
         sum = vec_add(sum, p);
         vec_store(s + j, p);
     }
@@ -211,11 +211,8 @@ static void wide_bias(const attn_work *w, const wide_range *t, float *s) {
             if (w->bias && !shared) vec_transpose(add);
             for (int i = 0; i < LANES; i++) {
                 float *to = s + (j + i) * TILE + u * LANES;
-                vec x = vec_mul(vec_load(to), vec_set1(w->scale));
-                if (w->softcap > 0.0f) x = cap(x, w->softcap);
-                if (w->slopes) x = vec_sub(x, vec_mul(slope, vec_abs(vec_sub(diagonal, vec_set1((float)(j + i))))));
-                if (w->bias) x = masked(x, shared ? vec_set1(w->bias[t->row][j + i]) : add[i]);
-                vec_store(to, x);
+                vec bias = shared && w->bias ? vec_set1(w->bias[t->row][j + i]) : add[i];
+                vec_store(to, biased(w, vec_load(to), vec_sub(diagonal, vec_set1((float)(j + i))), slope, bias));
             }
         }
     }
@@ -240,12 +237,12 @@ static void wide_softmax(const attn_work *w, const wide_range *t, float *s, int 
         top = vec_max(x, top);
     }
     top = vec_mul(top, scale);
-    vec shift = not_empty(top);
+    vec shift = vec_sub(vec_zero(), not_empty(top)); /* added to the exact product: one rounding */
     for (int j = t->first; j < t->end;) {
         vec chain = vec_zero();
         do {
             float *at = s + j * TILE + u * LANES;
-            vec p = vec_exp(vec_sub(vec_mul(vec_load(at), scale), shift));
+            vec p = vec_exp(vec_fma(vec_load(at), scale, shift));
             chain = vec_add(chain, p);
             vec_store(at, p);
         } while (++j < t->end && j % ATTN_RUN);
