@@ -16,16 +16,17 @@ typedef struct attn_device_table {
     size_t (*workspace)(const attn_context *context, const attn_problem *problem);
     /* args->workspace is never NULL unless workspace() said 0 */
     attn_status (*forward)(attn_context *context, const attn_problem *problem, const attn_args *args);
-    attn_status (*merge)(attn_context *context, const attn_problem *problem, const attn_state *states, int64_t count, const attn_args *args);
+    attn_status (*merge)(attn_context *context, const attn_problem *problem, const attn_state *states, int64_t count,
+                         const attn_args *args);
     void (*explain)(const attn_context *context, const attn_problem *problem, attn_explanation *explanation); /* all but stamp and device */
     attn_status (*measure)(attn_context *context, attn_ceiling ceiling, double *per_second);
 } attn_device_table;
 
 struct attn_context {
     const attn_device_table *device;
-    void *state;               /* the device's own */
-    pthread_mutex_t lock;      /* guards the workspace below; not taken by calls that bring their own */
-    void *workspace;           /* 64-byte aligned; grown when a larger problem comes */
+    void *state;          /* the device's own */
+    pthread_mutex_t lock; /* guards the workspace below; not taken by calls that bring their own */
+    void *workspace;      /* 64-byte aligned; grown when a larger problem comes */
     size_t workspace_size;
 };
 

@@ -9,7 +9,6 @@ enum {
 };
 #define STATES_UNTHINKABLE 1e15
 
-
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 static int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

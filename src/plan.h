@@ -1,5 +1,6 @@
 /* plan.h: problem + machine -> kernel, row blocks, chunks, passes, jobs and the layout of the workspace. Pure arithmetic: no pointers are
- * followed, nothing is allocated. What decides bits (blocks, chunks) comes from the problem and the ISA; threads decide only who does it. */
+ * followed, nothing is allocated. What decides bits (blocks, chunks) comes from the problem and the ISA; threads decide only who does it.
+ */
 #ifndef ATTN_PLAN_H
 #define ATTN_PLAN_H
 #include "cpu/kernels.h"
@@ -13,15 +14,15 @@ typedef struct attn_machine { /* what a context offers */
 } attn_machine;
 
 typedef struct attn_plan {
-    int64_t group, rows;          /* query heads of a key head; rows that share one (group * len_q, at full length) */
-    int64_t block_rows, blocks;   /* rows of a row block, at most; row blocks of a key head */
-    int64_t chunk, chunks;        /* keys of a chunk; chunks of len_kv */
-    int64_t span, spans;          /* consecutive chunks that one job takes; jobs along the keys (1 in one pass) */
+    int64_t group, rows;        /* query heads of a key head; rows that share one (group * len_q, at full length) */
+    int64_t block_rows, blocks; /* rows of a row block, at most; row blocks of a key head */
+    int64_t chunk, chunks;      /* keys of a chunk; chunks of len_kv */
+    int64_t span, spans;        /* consecutive chunks that one job takes; jobs along the keys (1 in one pass) */
     int64_t jobs;
-    int passes, slots;            /* slots: threads that take part, each with its own scratch */
-    int64_t q_stride, o_stride;   /* floats */
-    int64_t state_rows;           /* rows of a key head in the states region, padded */
-    bool wide, masked;            /* at full length; a mask is given */
+    int passes, slots;          /* slots: threads that take part, each with its own scratch */
+    int64_t q_stride, o_stride; /* floats */
+    int64_t state_rows;         /* rows of a key head in the states region, padded */
+    bool wide, masked;          /* at full length; a mask is given */
     double bytes, operations;
     size_t regions_size, scratch_size, workspace; /* bytes */
     const char *reason;
@@ -35,7 +36,10 @@ static inline bool attn_plan_wide(const attn_kernels *kernels, int64_t rows) { r
 
 /* The workspace, typed. Pass 1 writes float32 states here, one for each (batch * key head, chunk, row); `left` counts the jobs of a row
  * block that are still to come: who brings it to 0 does pass 2. NULL in one pass. */
-typedef struct attn_regions { atomic_int *left; attn_states states; } attn_regions;
+typedef struct attn_regions {
+    atomic_int *left;
+    attn_states states;
+} attn_regions;
 attn_regions attn_plan_regions(const attn_plan *plan, const attn_problem *problem, void *workspace);
 
 /* One slot's scratch; rows are of a row block. */

@@ -21,15 +21,20 @@ attn_status attn_merge_check(const attn_problem *problem, const attn_state *stat
                              attn_args *args);
 
 /* One sequence of the batch: its lengths and its diagonal (key i + diagonal is on row i's diagonal). */
-typedef struct attn_sequence { int64_t len_q, len_kv, diagonal; } attn_sequence;
+typedef struct attn_sequence {
+    int64_t len_q, len_kv, diagonal;
+} attn_sequence;
 attn_sequence attn_sequence_of(const attn_problem *problem, const attn_args *args, int64_t b);
 
 /* The keys lo <= j < hi that lengths and band let row i see; lo == hi where it sees none. Masks may hide more of them. Saturates: any
  * offset is legal. */
-typedef struct attn_range { int64_t lo, hi; } attn_range;
+typedef struct attn_range {
+    int64_t lo, hi;
+} attn_range;
 attn_range attn_visible(const attn_problem *problem, const attn_sequence *sequence, int64_t i);
 
-/* Visible pairs (row, key) of one query head over the whole batch, by lengths and band; full lengths where args is NULL. O(batch) at most. */
+/* Visible pairs (row, key) of one query head over the whole batch, by lengths and band; full lengths where args is NULL. O(batch) at most.
+ */
 double attn_visible_pairs(const attn_problem *problem, const attn_args *args);
 
 /* Exact conversions of one element, for the reference and for the edges of kernels. */

@@ -39,7 +39,11 @@ static void add_values(const attn_work *w, attn_type type, int rows, float *o, c
 }
 
 /* Rows of keys as a kernel reads them: in place, or a run of them as float32 in the scratch, with zeros for rows that must not be read. */
-typedef struct key_rows { const char *at; int64_t row; attn_type type; } key_rows;
+typedef struct key_rows {
+    const char *at;
+    int64_t row;
+    attn_type type;
+} key_rows;
 
 static inline bool hidden(const attn_work *w, int row, int j) {
     return j < w->lo[row] || j >= w->hi[row] || (w->bias && w->bias[row][j] == -INFINITY);
@@ -177,7 +181,9 @@ static ALWAYS_INLINE void wide_tile(int qv, float *s, const float *q, const char
     }
 }
 
-typedef struct wide_range { int row, rows, first, end, whole_first, whole_end; } wide_range; /* keys that any row, that every row sees */
+typedef struct wide_range {
+    int row, rows, first, end, whole_first, whole_end;
+} wide_range; /* keys that any row, that every row sees */
 
 static wide_range wide_range_of(const attn_work *w, int tile) {
     wide_range t = { tile * TILE, w->rows - tile * TILE, ATTN_BLOCK, 0, 0, ATTN_BLOCK };

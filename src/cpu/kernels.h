@@ -6,44 +6,46 @@
 #include <stdbool.h>
 
 enum {
-    ATTN_BLOCK = 512,     /* keys of a block: their scores stay in cache, and a block's state is exact about its maximum */
-    ATTN_RUN = 64,        /* keys whose weighted values are summed in one chain, before the chains are summed */
-    ATTN_ROWS = 64,       /* rows of a row block, at most */
-    ATTN_LANES_MAX = 16,  /* of any ISA: what arrays are padded to */
+    ATTN_BLOCK = 512,                /* keys of a block: their scores stay in cache, and a block's state is exact about its maximum */
+    ATTN_RUN = 64,                   /* keys whose weighted values are summed in one chain, before the chains are summed */
+    ATTN_ROWS = 64,                  /* rows of a row block, at most */
+    ATTN_LANES_MAX = 16,             /* of any ISA: what arrays are padded to */
     ATTN_SCORES_LD = ATTN_BLOCK + 16 /* row stride of thin scores: rows must not fall on the same cache sets */
 };
 
 /* States of rows: the largest score m, the sum l of exp(score - m), the weighted values o[row][stride]. Always float32. m and l have room
  * for whole vectors of rows. A row with l == 0 has seen nothing: the identity. */
-typedef struct attn_states { float *m, *l, *o; } attn_states;
+typedef struct attn_states {
+    float *m, *l, *o;
+} attn_states;
 
 /* One row block against one block of keys. Key indices are relative to the block's first key. */
 typedef struct attn_work {
     attn_type type_k, type_v;
-    bool wide;                     /* rows in vector lanes; otherwise ("thin") the head dim is */
-    int rows;                      /* 1 .. ATTN_ROWS; at most the ISA's thin_rows where not wide */
+    bool wide; /* rows in vector lanes; otherwise ("thin") the head dim is */
+    int rows;  /* 1 .. ATTN_ROWS; at most the ISA's thin_rows where not wide */
     int64_t dim_qk, dim_v;
-    int64_t q_stride, o_stride;    /* floats between thin query rows; between rows of a state's o (a multiple of ATTN_LANES_MAX) */
+    int64_t q_stride, o_stride; /* floats between thin query rows; between rows of a state's o (a multiple of ATTN_LANES_MAX) */
     float scale, softcap;
-    const float *q;                /* thin: [rows][q_stride], zero behind dim_qk; wide: [tile][dim_qk][tile_rows], zero behind rows */
-    const float *slopes;           /* [ATTN_ROWS] or NULL */
-    const float *diagonal;         /* [ATTN_ROWS]: the key on the row's diagonal; read where slopes are given */
-    const int32_t *lo, *hi;        /* [ATTN_ROWS]: keys lo <= j < hi are inside lengths and band; 0, 0 behind rows */
-    const float *const *bias;      /* NULL, or [ATTN_ROWS]: mask values of the block's keys, -inf hides; NULL entries behind rows only */
-    int first, end;                /* the keys that any row sees are among first <= j < end */
-    bool mixed;                    /* some key is visible to one row and hidden from another */
-    const char *k, *v;             /* key j's rows are k + j * k_row and v + j * v_row (bytes), first <= j < end */
+    const float *q;           /* thin: [rows][q_stride], zero behind dim_qk; wide: [tile][dim_qk][tile_rows], zero behind rows */
+    const float *slopes;      /* [ATTN_ROWS] or NULL */
+    const float *diagonal;    /* [ATTN_ROWS]: the key on the row's diagonal; read where slopes are given */
+    const int32_t *lo, *hi;   /* [ATTN_ROWS]: keys lo <= j < hi are inside lengths and band; 0, 0 behind rows */
+    const float *const *bias; /* NULL, or [ATTN_ROWS]: mask values of the block's keys, -inf hides; NULL entries behind rows only */
+    int first, end;           /* the keys that any row sees are among first <= j < end */
+    bool mixed;               /* some key is visible to one row and hidden from another */
+    const char *k, *v;        /* key j's rows are k + j * k_row and v + j * v_row (bytes), first <= j < end */
     int64_t k_row, v_row;
-    int64_t k_ahead, v_ahead;      /* bytes from a row to one that will be read a while later: thin kernels prefetch there */
-    const unsigned char *seen;     /* NULL, or [ATTN_BLOCK]: rows of keys with 0 here must not be read */
-    float *scores, *convert;       /* scratch: see attn_plan */
-    attn_states state;             /* the result */
+    int64_t k_ahead, v_ahead;  /* bytes from a row to one that will be read a while later: thin kernels prefetch there */
+    const unsigned char *seen; /* NULL, or [ATTN_BLOCK]: rows of keys with 0 here must not be read */
+    float *scores, *convert;   /* scratch: see attn_plan */
+    attn_states state;         /* the result */
 } attn_work;
 
 typedef struct attn_kernels {
     const char *name;
-    int lanes, tile_rows;          /* rows of a wide tile: 2 * lanes */
-    int thin_rows;                 /* the most rows that go the thin way */
+    int lanes, tile_rows; /* rows of a wide tile: 2 * lanes */
+    int thin_rows;        /* the most rows that go the thin way */
     void (*attend)(const attn_work *work);
     /* into += from, row by row; rows of `from` with l == 0 leave `into` as it is, whatever their o holds */
     void (*fold)(attn_states into, attn_states from, int rows, int64_t o_stride);

@@ -12,8 +12,9 @@
 /* Scores of `rows` queries with LANES / rows keys from key j on; lanes run along the head dim, one reduction tree for all. Past `last`, the
  * last key's scores are computed again. Few rows take key after key, in the order of addresses that hardware prefetchers follow; more rows
  * take keys side by side, which they do not follow, so what comes next is prefetched here, again in the order of addresses. */
-static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, int side, float *s, const float *q, int64_t ldq, const char *k, int64_t k_row, int j,
-                                                   int last, int64_t dim, bool more, int64_t ahead, int64_t key_step, int64_t dim_step) {
+static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, int side, float *s, const float *q, int64_t ldq, const char *k, int64_t k_row,
+                                                   int j, int last, int64_t dim, bool more, int64_t ahead, int64_t key_step,
+                                                   int64_t dim_step) {
     enum { MOST = LANES, WIDTH = LANES * (int)sizeof(T) };
     const int keys = LANES / rows;
     const T *kp[MOST];
@@ -48,7 +49,8 @@ static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, int side, float *s,
     UNROLL for (int r = 0; r < rows; r++) memcpy(s + r * ATTN_SCORES_LD + j, sums + r * keys, (size_t)keys * sizeof(float));
 }
 
-/* Keys first .. end - 1 for all rows; a tile may write up to LANES - 1 scores more. Long dims are summed in parts: CHAIN products to a lane. */
+/* Keys first .. end - 1 for all rows; a tile may write up to LANES - 1 scores more. Long dims are summed in parts: CHAIN products to a
+ * lane. */
 static void CAT3(thin_scores, NAME, all)(const attn_work *w, const void *keys, int64_t k_row, int first, int end) {
     const int64_t ldq = w->q_stride, part = CHAIN * LANES, ahead = w->k_ahead;
     const int64_t width = LANES * (int64_t)sizeof(T);
@@ -57,27 +59,27 @@ static void CAT3(thin_scores, NAME, all)(const attn_work *w, const void *keys, i
         const int left = w->rows - r;
         const float *q = w->q + r * ldq;
         float *s = w->scores + r * ATTN_SCORES_LD;
-#define TILES(n, side)                                                                                                                    \
-    if (left >= (n) && (n) <= THIN_ROWS) {                                                                                                \
-        const int64_t key_step = dense ? width : k_row, dim_step = dense ? (side) * width : width;                                        \
-        for (int64_t d = 0; d < w->dim_qk; d += part) {                                                                                   \
-            const int64_t dim = w->dim_qk - d < part ? w->dim_qk - d : part;                                                              \
-            const char *k = (const char *)keys + d * (int64_t)sizeof(T);                                                                  \
-            if (d == 0)                                                                                                                   \
-                for (int j = first; j < end; j += LANES / (n))                                                                            \
-                    CAT3(thin_tile, NAME, x)(n, side, s, q, ldq, k, k_row, j, end - 1, dim, false, ahead, key_step, dim_step);            \
-            else                                                                                                                          \
-                for (int j = first; j < end; j += LANES / (n))                                                                            \
-                    CAT3(thin_tile, NAME, x)(n, side, s, q + d, ldq, k, k_row, j, end - 1, dim, true, ahead, key_step, dim_step);         \
-        }                                                                                                                                 \
-        r += (n);                                                                                                                         \
-        continue;                                                                                                                         \
+#define TILES(n, side)                                                                                                                     \
+    if (left >= (n) && (n) <= THIN_ROWS) {                                                                                                 \
+        const int64_t key_step = dense ? width : k_row, dim_step = dense ? (side)*width : width;                                           \
+        for (int64_t d = 0; d < w->dim_qk; d += part) {                                                                                    \
+            const int64_t dim = w->dim_qk - d < part ? w->dim_qk - d : part;                                                               \
+            const char *k = (const char *)keys + d * (int64_t)sizeof(T);                                                                   \
+            if (d == 0)                                                                                                                    \
+                for (int j = first; j < end; j += LANES / (n))                                                                             \
+                    CAT3(thin_tile, NAME, x)(n, side, s, q, ldq, k, k_row, j, end - 1, dim, false, ahead, key_step, dim_step);             \
+            else                                                                                                                           \
+                for (int j = first; j < end; j += LANES / (n))                                                                             \
+                    CAT3(thin_tile, NAME, x)(n, side, s, q + d, ldq, k, k_row, j, end - 1, dim, true, ahead, key_step, dim_step);          \
+        }                                                                                                                                  \
+        r += (n);                                                                                                                          \
+        continue;                                                                                                                          \
     }
 #if THIN_TILES >= 8
         TILES(8, LANES / 8)
 #endif
 #if THIN_TILES >= 4
-        TILES(4, LANES / 4)
+        TILES(4, LANES > 8 && sizeof(T) == 4 ? LANES / 8 : LANES / 4) /* long rows: two streams are enough */
 #endif
         TILES(2, 1)
         TILES(1, 1)
@@ -87,11 +89,15 @@ static void CAT3(thin_scores, NAME, all)(const attn_work *w, const void *keys, i
 
 /* Where to prefetch values: `at` moves `step` bytes with every key of every panel, so that reading ahead keeps the pace of the arithmetic;
  * `lines` cache lines each time. */
-typedef struct CAT3(soon, NAME, x) { const char *at; int64_t step; int lines; } CAT3(soon, NAME, x);
+typedef struct CAT3(soon, NAME, x) {
+    const char *at;
+    int64_t step;
+    int lines;
+} CAT3(soon, NAME, x);
 
 /* o[row][d ..] += sum over keys of p[row][key] * v[key][d ..] for nv vectors, the last of them partial */
 static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
-                                                      const char *v, int64_t v_row, int keys, vec_part part, CAT3(soon, NAME, x) *soon) {
+                                                      const char *v, int64_t v_row, int keys, vec_part part, CAT3(soon, NAME, x) * soon) {
     vec acc[ACCUMULATORS], vv[ACCUMULATORS];
     const char *at = soon->at;
     const int64_t step = soon->step;
@@ -133,11 +139,10 @@ static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t
         vec_part part = vec_part_of(last < LANES ? last : LANES);
         const char *from = v + d * (int64_t)sizeof(T);
         switch (nv) {
-#define PANEL(n)                                                                                                                          \
-    case n:                                                                                                                               \
-        if ((n) <= ACCUMULATORS / rows)                                                                                                   \
-            CAT3(values_panel, NAME, x)                                                                                                   \
-            (rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o + d, ldo, p, p_row, p_key, from, v_row, keys, part, &soon);                    \
+#define PANEL(n)                                                                                                                           \
+    case n:                                                                                                                                \
+        if ((n) <= ACCUMULATORS / rows) CAT3(values_panel, NAME, x)                                                                        \
+        (rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o + d, ldo, p, p_row, p_key, from, v_row, keys, part, &soon);                         \
         break;
             PANEL(1) PANEL(2) PANEL(3) PANEL(4) PANEL(5) PANEL(6) PANEL(7) PANEL(8)
 #undef PANEL
@@ -147,17 +152,17 @@ static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t
     }
 }
 
-static void CAT3(values, NAME, all)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key, const void *v, int64_t v_row,
-                                    int keys, int64_t dim, int64_t ahead) {
+static void CAT3(values, NAME, all)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key, const void *v,
+                                    int64_t v_row, int keys, int64_t dim, int64_t ahead) {
     for (int r = 0; r < rows;) {
         const int left = rows - r;
         float *to = o + r * ldo;
         const float *from = p + r * p_row;
-#define ROWS(n)                                                                                                                           \
-    if (left >= (n)) {                                                                                                                    \
-        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, v_row, keys, dim, ahead);                                           \
-        r += (n);                                                                                                                         \
-        continue;                                                                                                                         \
+#define ROWS(n)                                                                                                                            \
+    if (left >= (n)) {                                                                                                                     \
+        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, v_row, keys, dim, ahead);                                            \
+        r += (n);                                                                                                                          \
+        continue;                                                                                                                          \
     }
 #if ROW_TILES >= 8
         ROWS(8)

@@ -125,7 +125,8 @@ static bool load_masks(const attn_call *call, const attn_row_block *rows, const 
     const int64_t group = call->plan->group;
     bool any = false;
     for (int r = 0; r < rows->count; r++) {
-        int64_t at = rows->b * p->mask.batch + head(call, rows, r) * p->mask.head + position(call, rows, r) * p->mask.row + key * p->mask.key;
+        int64_t at =
+            rows->b * p->mask.batch + head(call, rows, r) * p->mask.head + position(call, rows, r) * p->mask.row + key * p->mask.key;
         scratch->mask_rows[r] = address(call->args->mask, at, p->type_mask);
         int twin = -1;
         if (r > 0 && scratch->mask_rows[r - 1] == scratch->mask_rows[r])
@@ -150,7 +151,8 @@ static void seen_keys(const attn_row_block *rows, const attn_scratch *scratch, a
     memset(seen, 0, ATTN_BLOCK);
     for (int r = 0; r < rows->count; r++) {
         const float *bias = scratch->bias_rows[r];
-        if (r > 0 && bias == scratch->bias_rows[r - 1] && scratch->lo[r] == scratch->lo[r - 1] && scratch->hi[r] == scratch->hi[r - 1]) continue;
+        if (r > 0 && bias == scratch->bias_rows[r - 1] && scratch->lo[r] == scratch->lo[r - 1] && scratch->hi[r] == scratch->hi[r - 1])
+            continue;
         for (int j = scratch->lo[r]; j < scratch->hi[r]; j++) seen[j] |= bias[j] != -INFINITY;
     }
     while (work->first < work->end && !seen[work->first]) work->first++;
@@ -175,7 +177,8 @@ static void point_keys(const attn_call *call, const attn_row_block *rows, int64_
     work->v_ahead = ATTN_RUN * work->v_row; /* panels walk a run several times: what comes after it is fetched meanwhile */
 }
 
-bool attn_rows_keys(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, int64_t key, int count, attn_work *work) {
+bool attn_rows_keys(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, int64_t key, int count,
+                    attn_work *work) {
     work->first = count;
     work->end = 0;
     work->bias = NULL;

@@ -29,7 +29,8 @@ bool attn_row_block_of(const attn_call *call, int64_t b, int64_t head_kv, int64_
 void attn_rows_begin(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, attn_work *work);
 
 /* Points `work` at keys key .. key + count - 1 (count <= ATTN_BLOCK): visibility, mask, rows of K and V. false where no row sees any. */
-bool attn_rows_keys(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, int64_t key, int count, attn_work *work);
+bool attn_rows_keys(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, int64_t key, int count,
+                    attn_work *work);
 
 /* Divides and writes out and lse of the block. */
 void attn_rows_finish(const attn_call *call, const attn_row_block *rows, attn_states states);

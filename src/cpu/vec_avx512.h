@@ -4,8 +4,8 @@
 #include <math.h>
 
 #define ISA avx512
-#define THIN_TILES 8 /* the most rows of a thin tile */
-#define ROW_TILES 8  /* the most rows of a values tile */
+#define THIN_TILES 8                                                  /* the most rows of a thin tile */
+#define ROW_TILES 8                                                   /* the most rows of a values tile */
 enum { LANES = 16, WIDE_KEYS = 8, THIN_ROWS = 8, ACCUMULATORS = 16 }; /* WIDE_KEYS: keys of a wide tile */
 typedef __m512 vec;
 typedef __mmask16 vec_mask;
@@ -83,7 +83,8 @@ static inline vec vec_reduce(const vec *acc) {
     for (int i = 0; i < 4; i++)
         quarter[i] = _mm512_add_ps(_mm512_shuffle_f32x4(half[i], half[i + 4], 0x88), _mm512_shuffle_f32x4(half[i], half[i + 4], 0xdd));
     for (int i = 0; i < 2; i++)
-        pair[i] = _mm512_add_ps(_mm512_unpacklo_ps(quarter[2 * i], quarter[2 * i + 1]), _mm512_unpackhi_ps(quarter[2 * i], quarter[2 * i + 1]));
+        pair[i] =
+            _mm512_add_ps(_mm512_unpacklo_ps(quarter[2 * i], quarter[2 * i + 1]), _mm512_unpackhi_ps(quarter[2 * i], quarter[2 * i + 1]));
     return _mm512_add_ps(_mm512_shuffle_ps(pair[0], pair[1], 0x44), _mm512_shuffle_ps(pair[0], pair[1], 0xee));
 }
 

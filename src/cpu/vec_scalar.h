@@ -5,8 +5,8 @@
 #include <string.h>
 
 #define ISA scalar
-#define THIN_TILES 2 /* the most rows of a thin tile */
-#define ROW_TILES 4  /* the most rows of a values tile */
+#define THIN_TILES 2                                                /* the most rows of a thin tile */
+#define ROW_TILES 4                                                 /* the most rows of a values tile */
 enum { LANES = 4, WIDE_KEYS = 4, THIN_ROWS = 2, ACCUMULATORS = 8 }; /* WIDE_KEYS: keys of a wide tile */
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t vec_mask __attribute__((vector_size(16)));
