@@ -45,8 +45,8 @@ static void next_strides(source *s, attn_strides *strides) {
     if (which & 1) strides->batch = next_number(s, 64);
     if (which & 2) strides->head = next_number(s, 64);
     if (which & 4) strides->row = next_number(s, 64);
-    if (which & 8) strides->row = -strides->row % 4096;
-    if (which & 16) strides->head = -strides->head % 4096;
+    if (which & 8) strides->row = -(strides->row % 4096);
+    if (which & 16) strides->head = -(strides->head % 4096);
 }
 
 static void next_problem(source *s, attn_problem *p) {
@@ -67,7 +67,7 @@ static void next_problem(source *s, attn_problem *p) {
     p->align = (attn_align)(next_byte(s) % 32 ? next_byte(s) % 2 : next_byte(s));
     if (next_byte(s) % 2) p->left = next_number(s, 40);
     if (next_byte(s) % 2) p->right = next_number(s, 40);
-    if (next_byte(s) % 2) p->offset = next_number(s, 40) - 20;
+    if (next_byte(s) % 2) p->offset = (int64_t)((uint64_t)next_number(s, 40) - 20);
     if (next_byte(s) % 2) {
         p->type_mask = next_byte(s) % 8 ? (attn_type)(1 + next_byte(s) % 4) : (attn_type)(int8_t)next_byte(s);
         p->mask = (attn_mask_strides){ next_number(s, 64), next_number(s, 64), next_number(s, 64), next_number(s, 4) };
@@ -119,6 +119,7 @@ static bool inside(const tensor *t, const block *b) {
 /* Marks the tensor's bytes; whether any was marked before. */
 static bool mark(const tensor *t, const block *b, unsigned char *map, int64_t rows) {
     bool twice = false;
+    if (t->element == 0) return false; /* a mask without a type */
     for (int64_t n = 0; n < t->size[0]; n++)
         for (int64_t h = 0; h < t->size[1]; h++)
             for (int64_t i = 0; i < t->size[2] && i < rows; i++)
