@@ -1,3 +1,4 @@
 /* isa_avx512.c: the kernels in AVX-512 F, BW, DQ, VL (compiled with their flags). */
-#include "kernels.tmpl.h"
 #include "vec_avx512.h"
+
+#include "kernels.tmpl.h"
