@@ -39,14 +39,16 @@ static const void *query(const attn_call *call, const attn_row_block *rows, int 
     return address(call->args->q, at, p->type_q);
 }
 
-/* thin: [row][q_stride]; wide: [tile][dim_qk][tile_rows] */
+/* thin: [row][q_stride]; wide: [tile][dim_qk][tile_rows]. A negative scale's sign goes into the queries, where it is exact. */
 static void pack_queries(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch) {
     const attn_kernels *kernels = call->machine->kernels;
     const int64_t stride = call->plan->q_stride, dim = call->problem->dim_qk;
     const int tile = kernels->tile_rows;
+    const bool negative = call->problem->scale < 0.0f;
     if (!rows->wide) {
         memset(scratch->q, 0, (size_t)(rows->count * stride) * sizeof(float));
         for (int r = 0; r < rows->count; r++) kernels->load(scratch->q + r * stride, query(call, rows, r), call->problem->type_q, dim);
+        for (int64_t i = 0; negative && i < rows->count * stride; i++) scratch->q[i] = -scratch->q[i];
         return;
     }
     int padded = (rows->count + tile - 1) / tile * tile;
@@ -61,7 +63,7 @@ static void pack_queries(const attn_call *call, const attn_row_block *rows, cons
         for (int64_t d0 = 0; d0 < dim; d0 += piece) {
             int64_t n = dim - d0 < piece ? dim - d0 : piece;
             kernels->load(one, address(query(call, rows, r), d0, call->problem->type_q), call->problem->type_q, n);
-            for (int64_t d = 0; d < n; d++) to[(d0 + d) * tile] = one[d];
+            for (int64_t d = 0; d < n; d++) to[(d0 + d) * tile] = negative ? -one[d] : one[d];
         }
     }
 }
@@ -78,7 +80,7 @@ void attn_rows_begin(const attn_call *call, const attn_row_block *rows, const at
         .dim_v = p->dim_v,
         .q_stride = call->plan->q_stride,
         .o_stride = call->plan->o_stride,
-        .scale = p->scale,
+        .scale = fabsf(p->scale),
         .softcap = p->softcap,
         .q = scratch->q,
         .lo = scratch->lo,
