@@ -10,16 +10,25 @@ SCORES = 1 << 22  # scores, or elements of K and V, held at a time
 
 @dataclasses.dataclass
 class Reference:
-    out: np.ndarray      # (B, Hq, Lq, Dv); rows not computed hold 0
-    lse: np.ndarray      # (B, Hq, Lq)
-    count: np.ndarray    # (B, Hq, Lq) keys that the row sees
+    """Of the sequences `batches` (b of them) and their query rows `rows` (l of them), in increasing order."""
+    out: np.ndarray      # (b, Hq, l, Dv)
+    lse: np.ndarray      # (b, Hq, l)
+    count: np.ndarray    # (b, Hq, l) keys that the row sees
     weight: np.ndarray   # as out: sum of p |v|
     largest: np.ndarray  # as lse: the largest |scale| sum |q k| + |mask| + |bias|
-    rows: np.ndarray     # (B, Lq) True: computed, and a row of its sequence
+    live: np.ndarray     # (b, l) False: past the sequence's length
+    batches: np.ndarray
+    rows: np.ndarray
 
     def empty(self):
-        """(B, Hq, Lq): rows that see no key."""
-        return (self.count == 0) & self.rows[:, None, :]
+        """(b, Hq, l): rows that see no key."""
+        return (self.count == 0) & self.live[:, None, :]
+
+    def of(self, array):
+        """The part of a whole (B, Hq, Lq, ...) result that is judged."""
+        if array.shape[0] != self.batches.size:
+            array = array[self.batches]
+        return array if array.shape[2] == self.rows.size else array[:, :, self.rows]
 
 
 def visible(problem, d, len_kv, b, h, rows, keys):
@@ -115,34 +124,34 @@ def _softmax(problem, s, seen, v, h):
 def attention(problem, rows=None, batches=None, exact=False):
     """The whole result, or only the given query rows and sequences of it. The scale is float32, as the API takes it, unless exact."""
     B, Hq, Hkv, Lq, Lk, _, Dv = problem.sizes
-    result = Reference(np.zeros((B, Hq, Lq, Dv)), np.zeros((B, Hq, Lq)), np.zeros((B, Hq, Lq), np.int64), np.zeros((B, Hq, Lq, Dv)),
-                       np.zeros((B, Hq, Lq)), np.zeros((B, Lq), bool))
     rows = np.arange(Lq) if rows is None else np.asarray(sorted(rows), dtype=np.int64)
     batches = np.arange(B) if batches is None else np.asarray(sorted(batches), dtype=np.int64)
+    shape = (batches.size, Hq, rows.size)
+    result = Reference(np.zeros(shape + (Dv,)), np.zeros(shape), np.zeros(shape, np.int64), np.zeros(shape + (Dv,)), np.zeros(shape),
+                       rows[None, :] < problem.lengths_q()[batches][:, None], batches, rows)
     if rows.size == 0 or batches.size == 0:
         return result
-    result.rows[np.ix_(batches, rows)] = rows[None, :] < problem.lengths_q()[batches][:, None]
     d, len_kv = problem.diagonals(), np.minimum(problem.lengths_kv(), Lk)
     whole = max(Hq * rows.size, Hkv * sum(problem.sizes[5:])) * max(Lk, 1)  # the scores of a sequence, or its K and V
     together = max(1, SCORES // whole)  # sequences of a block; one key head at a time where even one sequence is too much
     heads = [slice(0, Hkv)] if whole <= SCORES else [slice(g, g + 1) for g in range(Hkv)]
     step = max(1, SCORES // max(1, (Hq if whole <= SCORES else Hq // Hkv) * max(Lk, 1)))
     for start in range(0, batches.size, together):
-        for b in _runs(batches[start:start + together]):
+        for b, at in _runs(batches[start:start + together], start):
             for g in heads:
-                group = Hq // Hkv
-                h = slice(g.start * group, g.stop * group)
+                h = slice(g.start * (Hq // Hkv), g.stop * (Hq // Hkv))
                 for first in range(0, rows.size, step):
-                    part = rows[first:first + step]
-                    values = _block(problem, b, g, part, (d[b], len_kv[b]), exact)
+                    part = slice(first, first + step)
+                    values = _block(problem, b, g, rows[part], (d[b], len_kv[b]), exact)
                     for array, value in zip((result.out, result.lse, result.count, result.weight, result.largest), values):
-                        array[b, h, part[0]:part[-1] + 1][:, :, part - part[0]] = value
-    live = result.rows[:, None, :]
-    result.out[~np.broadcast_to(live, result.lse.shape)] = 0.0
+                        array[at, h, part] = value
+    result.out[~np.broadcast_to(result.live[:, None, :], shape)] = 0.0
     return result
 
 
-def _runs(values):
-    """Consecutive numbers as slices."""
+def _runs(values, start):
+    """Consecutive numbers as slices, each with the slice of its places, which begin at start."""
     breaks = np.flatnonzero(np.diff(values) != 1) + 1
-    return [slice(int(part[0]), int(part[-1]) + 1) for part in np.split(values, breaks)]
+    for part in np.split(values, breaks):
+        yield slice(int(part[0]), int(part[-1]) + 1), slice(start, start + part.size)
+        start += part.size
