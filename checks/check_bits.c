@@ -20,28 +20,44 @@ static void note(const check_case *c, const char *what) {
 }
 
 /* ---- ways to run ---- */
-/* The host's own threads in the meanest order: backwards, and the odd ones on a second thread at the same time. */
+/* The host's own threads in the meanest order: backwards, and the odd ones on a second thread at the same time, which rounds up and flushes
+ * subnormals: whose thread a task runs on must not show, and it must leave it so. */
 typedef struct half {
     attn_job job;
     void *state;
     size_t count, first;
 } half;
-static void *run_half(void *at) {
-    half *h = at;
+static int executor_calls, executor_spoilt;
+
+static void spoil(void) {
+    fesetround(FE_UPWARD);
+#if defined __x86_64__ || defined __i386__
+    _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+}
+
+static void run_tasks(const half *h) {
     for (size_t n = h->count; n-- > 0;)
         if (n % 2 == h->first) h->job(h->state, n);
+}
+
+static void *run_spoilt(void *at) {
+    spoil();
+    run_tasks(at);
+    if (fegetround() != FE_UPWARD) executor_spoilt++;
     return NULL;
 }
+
 static void run_backwards(void *host, attn_job job, void *state, size_t count) {
     half odd = { job, state, count, 1 }, even = { job, state, count, 0 };
     pthread_t thread;
     ++*(int *)host;
-    bool other = pthread_create(&thread, NULL, run_half, &odd) == 0;
-    run_half(&even);
+    bool other = pthread_create(&thread, NULL, run_spoilt, &odd) == 0;
+    run_tasks(&even);
     if (other)
         pthread_join(thread, NULL);
     else
-        run_half(&odd);
+        run_tasks(&odd);
 }
 
 typedef struct way {
@@ -55,17 +71,21 @@ static const way ways[] = { { 1, 0, false, false }, { 1, 1, false, true },  { 1,
                             { 16, 1, true, false } };
 enum { WAYS = sizeof ways / sizeof *ways };
 static attn_context *contexts[WAYS];
-static int executor_calls;
 
 static void open_ways(void) {
     for (int n = 0; n < WAYS; n++) {
+        fenv_t before;
         attn_executor executor = { run_backwards, &executor_calls, ways[n].threads };
         attn_options options = ATTN_OPTIONS_INIT;
         options.isa = isa;
         options.passes = ways[n].passes;
         options.threads = ways[n].executor ? 0 : ways[n].threads;
         options.executor = ways[n].executor ? &executor : NULL;
-        CHECK_OK(attn_open(&contexts[n], &options), "open");
+        fegetenv(&before);
+        if (n % 2) spoil(); /* threads are born with the environment of who makes them */
+        attn_status status = attn_open(&contexts[n], &options);
+        fesetenv(&before);
+        CHECK_OK(status, "open");
         memset(&executor, 0, sizeof executor); /* it was copied */
         if (!contexts[n]) exit(check_end());
     }
@@ -280,5 +300,6 @@ int main(int argc, char **argv) {
         for (int n = 0; n < WAYS; n++) attn_close(contexts[n]);
     }
     CHECK(executor_calls > 0, "the executor was never called");
+    CHECK(executor_spoilt == 0, "a task left its thread's rounding changed, %d times", executor_spoilt);
     return check_end();
 }
