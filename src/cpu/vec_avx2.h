@@ -5,9 +5,9 @@
 #include <string.h>
 
 #define ISA avx2
-#define THIN_TILES 4                                                 /* the most rows of a thin tile */
-#define ROW_TILES 4                                                  /* the most rows of a values tile */
-enum { LANES = 8, WIDE_KEYS = 4, THIN_ROWS = 4, ACCUMULATORS = 12 }; /* WIDE_KEYS: keys of a wide tile */
+#define THIN_TILES 4                                                  /* the most rows of a thin tile */
+#define ROW_TILES 4                                                   /* the most rows of a values tile */
+enum { LANES = 8, WIDE_KEYS = 4, THIN_ROWS = 32, ACCUMULATORS = 12 }; /* WIDE_KEYS: keys of a wide tile */
 typedef __m256 vec;
 typedef __m256 vec_mask;
 typedef int vec_part;

@@ -4,9 +4,9 @@
 #include <math.h>
 
 #define ISA avx512
-#define THIN_TILES 8                                                  /* the most rows of a thin tile */
-#define ROW_TILES 8                                                   /* the most rows of a values tile */
-enum { LANES = 16, WIDE_KEYS = 8, THIN_ROWS = 8, ACCUMULATORS = 16 }; /* WIDE_KEYS: keys of a wide tile */
+#define THIN_TILES 8                                                   /* the most rows of a thin tile */
+#define ROW_TILES 8                                                    /* the most rows of a values tile */
+enum { LANES = 16, WIDE_KEYS = 8, THIN_ROWS = 32, ACCUMULATORS = 16 }; /* WIDE_KEYS: keys of a wide tile */
 typedef __m512 vec;
 typedef __mmask16 vec_mask;
 typedef __mmask16 vec_part;
