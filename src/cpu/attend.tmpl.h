@@ -263,10 +263,10 @@ static void wide_scores(const attn_work *w, const wide_range *t, float *s, key_r
     const int base = from;
     if (from < t->first) from = t->first;
     if (to > t->end) to = t->end;
-    const int64_t lines = w->rows <= TILE && k.at != (const char *)w->convert ? w->dim_qk * (int64_t)sizeof(float) : 0;
+    const int64_t lines = t->row == 0 && k.at != (const char *)w->convert ? w->dim_qk * (int64_t)sizeof(float) : 0;
     for (int j = from; j < to; j += WIDE_KEYS) {
         const char *at = k.at + (j - base) * k.row;
-        for (int n = 0; n < WIDE_KEYS; n++) /* with few rows memory sets the pace, and rows side by side are not followed by hardware */
+        for (int n = 0; n < WIDE_KEYS; n++) /* the first tile brings the keys in; hardware does not follow rows side by side */
             for (int64_t line = 0; line < lines; line += 64) vec_prefetch(at + w->k_ahead + n * k.row + line);
         if (t->rows > LANES)
             wide_tile(2, s + j * TILE, q, at, k.row, to - 1 - j, w->dim_qk);
@@ -281,7 +281,8 @@ static void wide_values(const attn_work *w, const wide_range *t, const float *s,
     if (to > t->end) to = t->end;
     if (from >= to) return;
     float *o = w->state.o + t->row * w->o_stride;
-    add_values(w, ATTN_F32, t->rows, o, s + from * TILE, 1, TILE, v.at + (from - base) * v.row, v.row, to - from, 0);
+    const int64_t ahead = t->row == 0 && v.at != (const char *)w->convert ? w->v_ahead : 0;
+    add_values(w, ATTN_F32, t->rows, o, s + from * TILE, 1, TILE, v.at + (from - base) * v.row, v.row, to - from, ahead);
 }
 
 static void wide_attend(const attn_work *w) {

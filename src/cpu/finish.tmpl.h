@@ -74,3 +74,13 @@ static double fma_rate(int64_t rounds) {
     __asm__ volatile("" : : "r"(sink) : "memory");
     return (double)rounds * CHAINS * LANES * 2.0;
 }
+
+static void read(const void *from, size_t bytes) {
+    const float *p = from;
+    vec sum[4] = { vec_zero(), vec_zero(), vec_zero(), vec_zero() };
+    for (size_t i = 0; i + 4 * LANES <= bytes / sizeof(float); i += 4 * LANES)
+        UNROLL for (size_t n = 0; n < 4; n++) sum[n] = vec_add(sum[n], vec_load(p + i + n * LANES));
+    float sink[LANES];
+    vec_store(sink, vec_add(vec_add(sum[0], sum[1]), vec_add(sum[2], sum[3])));
+    __asm__ volatile("" : : "r"(sink) : "memory");
+}

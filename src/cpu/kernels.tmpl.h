@@ -43,4 +43,5 @@ const attn_kernels TABLE(ISA) = {
     .load = load,
     .load_mask = load_mask,
     .fma_rate = fma_rate,
+    .read = read,
 };

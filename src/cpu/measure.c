@@ -4,7 +4,6 @@
 #define _GNU_SOURCE /* madvise */
 #endif
 #include "measure.h"
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -21,7 +20,6 @@ typedef struct measurement {
     const char *buffer;
     int slots;
     double operations; /* of one slot */
-    atomic_ullong sum; /* so that no read is optimised away */
 } measurement;
 
 static double seconds(void) {
@@ -30,20 +28,10 @@ static double seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Plain C, unrolled to a cache line: one load a line is what the memory sees of any reader. */
 static void read_slot(void *state, size_t slot) {
     measurement *m = state;
-    const size_t lines = buffer_bytes / 64, from = lines * slot / (size_t)m->slots, to = lines * (slot + 1) / (size_t)m->slots;
-    const char *p = m->buffer;
-    uint64_t sum[4] = { 0 };
-    for (size_t line = from; line + 4 <= to; line += 4) {
-        for (size_t i = 0; i < 4; i++) {
-            uint64_t x;
-            memcpy(&x, p + (line + i) * 64, sizeof x);
-            sum[i] += x;
-        }
-    }
-    atomic_fetch_add(&m->sum, sum[0] + sum[1] + sum[2] + sum[3]);
+    const size_t pages = buffer_bytes / page_bytes, from = pages * slot / (size_t)m->slots, to = pages * (slot + 1) / (size_t)m->slots;
+    m->kernels->read(m->buffer + from * page_bytes, (to - from) * page_bytes);
 }
 
 static void fma_slot(void *state, size_t slot) {
