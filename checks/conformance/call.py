@@ -9,7 +9,7 @@ import regions
 import tensors
 
 TYPES = {"f32": libattn.F32, "f16": libattn.F16, "bf16": libattn.BF16}
-MASK_TYPES = {np.dtype(fills.DTYPES[name]): code for name, code in TYPES.items()} | {np.dtype(np.bool_): libattn.BOOL}
+NUMPY_TYPES = {np.dtype(fills.DTYPES[name]): code for name, code in TYPES.items()} | {np.dtype(np.bool_): libattn.BOOL}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +85,7 @@ class Prepared:
         B, Hq, Hkv, Lq, Lk, D, Dv = problem.sizes
         c = self.context.problem(libattn.BHLD, TYPES[problem.dtype], B, Hq, Hkv, Lq, Lk, D)
         c.dim_v, c.type_out = Dv, TYPES[self.dtype_out]
+        c.type_q, c.type_k, c.type_v = (NUMPY_TYPES[array.dtype] for array in (problem.q, problem.k, problem.v))
         for name, tensor in [*((n, self.inputs[n]) for n in ("q", "k", "v")), ("out", self.out), ("lse", self.lse)]:
             strides = getattr(c, name)
             strides.batch, strides.head, strides.row = (tensor.strides[axis] for axis in "BHL")
@@ -94,7 +95,7 @@ class Prepared:
         c.align = libattn.BOTTOM_RIGHT if problem.bottom_right else libattn.TOP_LEFT
         c.offset, c.left, c.right = int(problem.offset), problem.left, problem.right
         if "mask" in self.inputs:
-            c.type_mask = MASK_TYPES[problem.mask.dtype]
+            c.type_mask = NUMPY_TYPES[problem.mask.dtype]
             c.mask.batch, c.mask.head, c.mask.row, c.mask.key = (self.inputs["mask"].strides[axis] for axis in "BHLK")
         return c
 

@@ -129,13 +129,14 @@ def problem(case):
     rules, dtype = case["input_rule"], case["dtype"]
     generator = np.random.default_rng(rules["seed"])
     q = fills.draw(generator, (B, Hq, Lq, D), rules["q"], dtype)
-    k = fills.draw(generator, (B, Hkv, Lk, D), rules["k"], dtype)
-    v = fills.draw(generator, (B, Hkv, Lk, Dv), rules["v"], dtype)
+    storage = case["kv_storage"]  # a plain type there is what K or V is stored in, beside q and out of the case's type
+    k = fills.draw(generator, (B, Hkv, Lk, D), rules["k"], storage.get("k_type", dtype))
+    v = fills.draw(generator, (B, Hkv, Lk, Dv), rules["v"], storage.get("v_type", dtype))
     mask = fills.mask(generator, case["mask"])
     sinks = fills.sinks(generator, case["sinks"], Hq)
     bottom_right, left, right = band(case)
     made = Problem(q, k, v, dtype, case["scale"], case["softcap"], mask, sinks, fills.slopes(case["alibi"], Hq), case["seqlens_q"],
-                   case["seqlens_k"], bottom_right, 0, left, right)
+                   case["seqlens_k"], bottom_right, 0, left, right, case.get("out_dtype"))
     _shared(case, made)
     for edit in rules.get("edits", []):
         _edit(made, edit)
@@ -157,7 +158,7 @@ def _shared(case, made):
 
 def _edit(made, edit):
     array = getattr(made, edit["t"])
-    value = fills.rounded(float(edit["value"]), made.dtype)
+    value = fills.rounded(float(edit["value"]), "f32").astype(array.dtype)
     words = edit["sel"].split()
     if words[0] == "all":
         array[...] = value

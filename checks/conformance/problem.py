@@ -12,7 +12,7 @@ class Problem:
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
-    dtype: str                     # of q, k, v and out
+    dtype: str                     # of out, unless dtype_out says; and of q, k and v as a rule
     scale: float | None = None     # None: 1/sqrt(dim_qk)
     softcap: float = 0.0
     mask: np.ndarray | None = None  # bool, or an additive type; broadcasts from the right to (B, Hq, Lq, Lk)

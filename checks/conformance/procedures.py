@@ -203,7 +203,7 @@ class _Environment:
 
 
 def fp_env_unchanged(run, rule):
-    """As it is, and with a control word that nobody would guess: flush to zero, denormals are zero, round down."""
+    """As it is, and with a control word that nobody would guess: flush to zero, denormals are zero, round down. The bits are the same."""
     whole = call.uniform(run.problem)
     ready = call.Prepared(run.target.context(run.config), whole, run.layout, run.config)
     args, environment, wrong = ready.begin(), _Environment(), []
@@ -215,6 +215,9 @@ def fp_env_unchanged(run, rule):
         environment.set(0)
         if status != libattn.OK:
             wrong.append(run.target.library.text(status))
+        differ = run.result.bits_differ(ready.collect(status))
+        if differ:
+            wrong.append(f"control word bits {bits:#x}: {differ}")
         if before != after:
             wrong.append(f"control words {before} became {after}")
     return wrong
