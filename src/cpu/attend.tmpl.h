@@ -29,13 +29,13 @@ static inline int run_of(const attn_work *w, int j) {
 }
 
 static void add_values(const attn_work *w, attn_type type, int rows, float *o, const float *p, int64_t p_row, int64_t p_key, const void *v,
-                       int64_t v_row, int keys, int64_t ahead) {
+                       int64_t v_row, int first, int keys, int64_t ahead) {
     if (type == ATTN_F32)
-        values_f32_all(rows, o, w->o_stride, p, p_row, p_key, v, v_row, keys, w->dim_v, ahead);
+        values_f32_all(rows, o, w->o_stride, p, p_row, p_key, v, v_row, first, keys, w->dim_v, ahead);
     else if (type == ATTN_F16)
-        values_f16_all(rows, o, w->o_stride, p, p_row, p_key, v, v_row, keys, w->dim_v, ahead);
+        values_f16_all(rows, o, w->o_stride, p, p_row, p_key, v, v_row, first, keys, w->dim_v, ahead);
     else
-        values_bf16_all(rows, o, w->o_stride, p, p_row, p_key, v, v_row, keys, w->dim_v, ahead);
+        values_bf16_all(rows, o, w->o_stride, p, p_row, p_key, v, v_row, first, keys, w->dim_v, ahead);
 }
 
 /* Rows of keys as a kernel reads them: in place, or a run of them as float32 in the scratch, with zeros for rows that must not be read. */
@@ -86,7 +86,7 @@ static void mend_row(const attn_work *w, int row, int first, int end, const floa
         int from = j > first ? j : first, to = j + n < end ? j + n : end;
         if (from >= to) continue;
         key_rows v = staged(w, w->v, w->v_row, w->type_v, w->dim_v, from, to - from, row);
-        add_values(w, v.type, 1, o, p + from * p_key, 0, p_key, v.at, v.row, to - from, 0);
+        add_values(w, v.type, 1, o, p + from * p_key, 0, p_key, v.at, v.row, from, to - from, 0);
     }
 }
 
@@ -120,10 +120,15 @@ static void thin_softmax(const attn_work *w, int row) {
     }
     const float m = vec_hmax(top) * scale;
     vec shift = vec_sub(vec_zero(), not_empty(vec_set1(m))); /* added to the exact product: one rounding */
-    for (int j = from; j < w->end; j += LANES) {
-        vec p = vec_exp(vec_fma(vec_load(s + j), vec_set1(scale), shift));
-        sum = vec_add(sum, p);
-        vec_store(s + j, p);
+    for (int j = from; j < w->end;) {
+        vec chain = vec_zero();
+        do {
+            vec p = vec_exp(vec_fma(vec_load(s + j), vec_set1(scale), shift));
+            chain = vec_add(chain, p);
+            vec_store(s + j, p);
+            j += LANES;
+        } while (j < w->end && j % (CHAIN * LANES));
+        sum = vec_add(sum, chain);
     }
     w->state.m[row] = m;
     w->state.l[row] = vec_hsum(sum);
@@ -152,7 +157,7 @@ static void thin_attend(const attn_work *w) {
     for (int j = w->first, n; j < w->end; j += n) {
         n = run_of(w, j);
         key_rows v = values_of(w, j, n);
-        add_values(w, v.type, w->rows, w->state.o, w->scores + j, ATTN_SCORES_LD, 1, v.at, v.row, n, w->seen ? 0 : w->v_ahead);
+        add_values(w, v.type, w->rows, w->state.o, w->scores + j, ATTN_SCORES_LD, 1, v.at, v.row, j, n, w->seen ? 0 : w->v_ahead);
     }
     if (w->mixed)
         for (int row = 0; row < w->rows; row++) mend_row(w, row, w->first, w->end, w->scores + row * ATTN_SCORES_LD, 1);
@@ -251,7 +256,7 @@ static void wide_softmax(const attn_work *w, const wide_range *t, float *s, int 
             vec p = vec_exp(vec_fma(vec_load(at), scale, shift));
             chain = vec_add(chain, p);
             vec_store(at, p);
-        } while (++j < t->end && j % ATTN_RUN);
+        } while (++j < t->end && j % CHAIN);
         sum = vec_add(sum, chain);
     }
     vec_store(w->state.m + row, top);
@@ -282,7 +287,7 @@ static void wide_values(const attn_work *w, const wide_range *t, const float *s,
     if (from >= to) return;
     float *o = w->state.o + t->row * w->o_stride;
     const int64_t ahead = t->row == 0 && v.at != (const char *)w->convert ? w->v_ahead : 0;
-    add_values(w, ATTN_F32, t->rows, o, s + from * TILE, 1, TILE, v.at + (from - base) * v.row, v.row, to - from, ahead);
+    add_values(w, ATTN_F32, t->rows, o, s + from * TILE, 1, TILE, v.at + (from - base) * v.row, v.row, from, to - from, ahead);
 }
 
 static void wide_attend(const attn_work *w) {

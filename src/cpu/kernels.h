@@ -7,7 +7,7 @@
 
 enum {
     ATTN_BLOCK = 512,                /* keys of a block: their scores stay in cache, and a block's state is exact about its maximum */
-    ATTN_RUN = 64,                   /* keys whose weighted values are summed in one chain, before the chains are summed */
+    ATTN_RUN = 64,                   /* keys that are staged, and walked by every panel of values, together */
     ATTN_ROWS = 64,                  /* rows of a row block, at most */
     ATTN_LANES_MAX = 16,             /* of any ISA: what arrays are padded to */
     ATTN_SCORES_LD = ATTN_BLOCK + 16 /* row stride of thin scores: rows must not fall on the same cache sets */

@@ -12,7 +12,9 @@
 
 #include "vec_math.h"
 
-enum { CHAIN = 16 }; /* products of a score summed in one chain: 32 break the error bound on real tensors whose scores are large */
+/* Terms of a sum, of products or of keys, that are added in one chain before the chains are: chains of 32 products break the error bound
+ * on real tensors whose scores are large, chains of 64 keys where all roundings have one sign. */
+enum { CHAIN = 16 };
 
 #define T float
 #define NAME f32

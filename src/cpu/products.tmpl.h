@@ -97,35 +97,39 @@ typedef struct CAT3(soon, NAME, x) {
 
 /* o[row][d ..] += sum over keys of p[row][key] * v[key][d ..] for nv vectors, the last of them partial */
 static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
-                                                      const char *v, int64_t v_row, int keys, vec_part part, CAT3(soon, NAME, x) * soon) {
+                                                      const char *v, int64_t v_row, int first, int keys, vec_part part, CAT3(soon, NAME, x) * soon) {
     vec acc[ACCUMULATORS], vv[ACCUMULATORS];
     const char *at = soon->at;
     const int64_t step = soon->step;
     const int lines = soon->lines;
-    UNROLL for (int i = 0; i < rows * nv; i++) acc[i] = vec_zero();
-    for (int j = 0; j < keys; j++) {
-        const T *vp = (const T *)(v + j * v_row);
-        for (int line = 0; line < lines; line++) vec_prefetch(at + 64 * line);
-        at += step;
-        UNROLL for (int c = 0; c < nv; c++) {
-            vv[c] = c < nv - 1 ? LOAD(vp + c * LANES) : LOAD_PART(vp + c * LANES, part);
-            if (rows == 1) IN_ORDER(vv[c]); /* one row waits for memory alone */
+    for (int j = 0; j < keys;) {
+        int end = j + CHAIN - (first + j) % CHAIN; /* chains begin at multiples of CHAIN, whatever key the call begins with */
+        if (end > keys) end = keys;
+        UNROLL for (int i = 0; i < rows * nv; i++) acc[i] = vec_zero();
+        for (; j < end; j++) {
+            const T *vp = (const T *)(v + j * v_row);
+            for (int line = 0; line < lines; line++) vec_prefetch(at + 64 * line);
+            at += step;
+            UNROLL for (int c = 0; c < nv; c++) {
+                vv[c] = c < nv - 1 ? LOAD(vp + c * LANES) : LOAD_PART(vp + c * LANES, part);
+                if (rows == 1) IN_ORDER(vv[c]); /* one row waits for memory alone */
+            }
+            UNROLL for (int r = 0; r < rows; r++) {
+                vec pv = vec_set1(p[r * p_row + j * p_key]);
+                UNROLL for (int c = 0; c < nv; c++) acc[r * nv + c] = vec_fma(pv, vv[c], acc[r * nv + c]);
+            }
         }
-        UNROLL for (int r = 0; r < rows; r++) {
-            vec pv = vec_set1(p[r * p_row + j * p_key]);
-            UNROLL for (int c = 0; c < nv; c++) acc[r * nv + c] = vec_fma(pv, vv[c], acc[r * nv + c]);
+        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < nv; c++) {
+            float *to = o + r * ldo + c * LANES;
+            vec_store(to, vec_add(vec_load(to), acc[r * nv + c]));
         }
     }
     soon->at = at;
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < nv; c++) {
-        float *to = o + r * ldo + c * LANES;
-        vec_store(to, vec_add(vec_load(to), acc[r * nv + c]));
-    }
 }
 
 /* all of dim_v for `rows` rows and one run of keys */
 static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
-                                                     const char *v, int64_t v_row, int keys, int64_t dim, int64_t ahead) {
+                                                     const char *v, int64_t v_row, int first, int keys, int64_t dim, int64_t ahead) {
     const int most = ACCUMULATORS / rows < 8 ? ACCUMULATORS / rows : 8;
     const int64_t bytes = dim * (int64_t)sizeof(T);
     int64_t d = 0, vectors = (dim + LANES - 1) / LANES, panels = (vectors + most - 1) / most;
@@ -142,7 +146,7 @@ static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t
 #define PANEL(n)                                                                                                                           \
     case n:                                                                                                                                \
         if ((n) <= ACCUMULATORS / rows) CAT3(values_panel, NAME, x)                                                                        \
-        (rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o + d, ldo, p, p_row, p_key, from, v_row, keys, part, &soon);                         \
+        (rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o + d, ldo, p, p_row, p_key, from, v_row, first, keys, part, &soon);                         \
         break;
             PANEL(1) PANEL(2) PANEL(3) PANEL(4) PANEL(5) PANEL(6) PANEL(7) PANEL(8)
 #undef PANEL
@@ -153,14 +157,14 @@ static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t
 }
 
 static void CAT3(values, NAME, all)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key, const void *v,
-                                    int64_t v_row, int keys, int64_t dim, int64_t ahead) {
+                                    int64_t v_row, int first, int keys, int64_t dim, int64_t ahead) {
     for (int r = 0; r < rows;) {
         const int left = rows - r;
         float *to = o + r * ldo;
         const float *from = p + r * p_row;
 #define ROWS(n)                                                                                                                            \
     if (left >= (n)) {                                                                                                                     \
-        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, v_row, keys, dim, ahead);                                            \
+        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, v_row, first, keys, dim, ahead);                                            \
         r += (n);                                                                                                                          \
         continue;                                                                                                                          \
     }
