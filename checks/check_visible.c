@@ -16,7 +16,7 @@ static int64_t side_like(void) {
 }
 
 static bool sees(const attn_problem *p, const attn_sequence *s, int64_t i, int64_t j) {
-    wide diagonal = (wide)i + s->diagonal;
+    wide diagonal = (wide)i + ((wide)p->offset + (p->align == ATTN_BOTTOM_RIGHT ? s->len_kv - s->len_q : 0));
     return j < s->len_kv && (p->left < 0 || j >= diagonal - p->left) && (p->right < 0 || j <= diagonal + p->right);
 }
 

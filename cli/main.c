@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -93,6 +94,7 @@ int main(int argc, char **argv) {
     argp_err_exit_status = CLI_BAD;
     argp_program_version_hook = print_version;
     if (argc < 1) return CLI_BAD;
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error to report */
     argv[0] = name;
     int command = -1, first = 1;
     while (first < argc && argv[first][0] == '-') first++;

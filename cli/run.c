@@ -5,7 +5,9 @@
 #include "report.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct run_options {
     attn_options device;
@@ -33,12 +35,27 @@ static const struct argp_option options[] = {
     { 0 },
 };
 
+/* Whether two names, of files that need not exist, would be one file: the same last part in the same folder. */
+static bool same_file(const char *a, const char *b) {
+    const char *names[2] = { a, b }, *last[2];
+    struct stat folders[2];
+    for (int i = 0; i < 2; i++) {
+        char folder[PATH_MAX];
+        const char *slash = strrchr(names[i], '/');
+        last[i] = slash ? slash + 1 : names[i];
+        int length = slash ? (int)(last[i] - names[i]) : 0;
+        if (snprintf(folder, sizeof folder, "%.*s.", length, names[i]) >= (int)sizeof folder || stat(folder, &folders[i]) != 0)
+            return false;
+    }
+    return strcmp(last[0], last[1]) == 0 && folders[0].st_dev == folders[1].st_dev && folders[0].st_ino == folders[1].st_ino;
+}
+
 static void check_files(run_options *o, struct argp_state *state) {
     if (!o->out) argp_error(state, "-o: an output file must be given");
     if (!o->all)
         for (int i = INPUT_Q; i <= INPUT_V; i++)
             if (!o->files[i]) argp_error(state, "%s: a file must be given, or one .safetensors file with all", attn_cli_input_option(i));
-    if (o->lse && strcmp(o->lse, o->out) == 0) argp_error(state, "--lse %s: is the file of -o", o->lse);
+    if (o->lse && same_file(o->lse, o->out)) argp_error(state, "--lse %s: is the file of -o", o->lse);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state) {

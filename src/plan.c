@@ -11,6 +11,10 @@ enum {
 
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 static int64_t ceil_div(int64_t x, int64_t by) { return (x + by - 1) / by; }
+static int64_t times(int64_t a, int64_t b) { /* saturates */
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 64 : product;
+}
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static double tensor_bytes(attn_type type, int64_t batch, int64_t heads, int64_t len, int64_t dim) {
@@ -38,7 +42,7 @@ static int slots_for(const attn_machine *machine, const attn_plan *plan, int64_t
 static void choose_passes(const attn_machine *machine, const attn_problem *problem, attn_plan *plan, int64_t row_jobs) {
     double states = (double)(problem->batch * problem->heads_kv) * (double)plan->chunks * (double)plan->state_rows *
                     (double)(plan->o_stride + 2) * sizeof(float);
-    int slots = slots_for(machine, plan, row_jobs * plan->chunks);
+    int slots = slots_for(machine, plan, times(row_jobs, plan->chunks));
     plan->passes = 1;
     if (plan->chunks < 1)
         plan->reason = "one pass: no keys";
@@ -51,10 +55,7 @@ static void choose_passes(const attn_machine *machine, const attn_problem *probl
         plan->reason = "two passes: forced";
     } else if (plan->chunks < 2)
         plan->reason = "one pass: the keys fit one chunk";
-    else if (machine->chunk > 0) {
-        plan->passes = 2;
-        plan->reason = "two passes: a chunk was asked for";
-    } else if (slots < 2)
+    else if (slots < 2)
         plan->reason = machine->threads < 2 ? "one pass: one thread" : "one pass: too little work to wake a second thread";
     else if (row_jobs >= (int64_t)JOBS_PER_SLOT * slots)
         plan->reason = "one pass: enough row blocks for the threads";
@@ -69,7 +70,9 @@ static void choose_passes(const attn_machine *machine, const attn_problem *probl
 /* The layout, written once: with a base it gives pointers, and always the size. Every region begins on a cache line. */
 static void *take(void *base, size_t *at, int64_t count, size_t size) {
     void *here = base ? (char *)base + *at : NULL;
-    *at += (size_t)round_up(count * (int64_t)size, 64);
+    size_t bytes;
+    if (__builtin_mul_overflow((size_t)count, size, &bytes) || bytes > SIZE_MAX / 64) bytes = SIZE_MAX / 64; /* more than there can be */
+    *at += (bytes + 63) / 64 * 64;
     return here;
 }
 
@@ -128,17 +131,17 @@ void attn_plan_make(const attn_machine *machine, const attn_problem *problem, at
     if (plan->chunk > problem->len_kv && machine->chunk > 0) plan->chunk = problem->len_kv > 0 ? problem->len_kv : 1;
     plan->chunks = ceil_div(problem->len_kv, plan->chunk);
     count_work(problem, plan);
-    int64_t row_jobs = problem->batch * problem->heads_kv * plan->blocks;
+    int64_t row_jobs = times(problem->batch * problem->heads_kv, plan->blocks);
     choose_passes(machine, problem, plan, row_jobs);
     plan->span = plan->chunks;
     plan->spans = 1;
     if (plan->passes == 2) {
-        int slots = slots_for(machine, plan, row_jobs * plan->chunks);
-        plan->span = least(least(plan->chunks, SPAN_MOST), row_jobs * plan->chunks / ((int64_t)JOBS_PER_SLOT * slots));
+        int slots = slots_for(machine, plan, times(row_jobs, plan->chunks));
+        plan->span = least(least(plan->chunks, SPAN_MOST), times(row_jobs, plan->chunks) / ((int64_t)JOBS_PER_SLOT * slots));
         if (plan->span < 1) plan->span = 1;
         plan->spans = ceil_div(plan->chunks, plan->span);
     }
-    plan->jobs = row_jobs * plan->spans;
+    plan->jobs = times(row_jobs, plan->spans);
     plan->slots = slots_for(machine, plan, plan->jobs);
     attn_regions regions;
     attn_scratch scratch;

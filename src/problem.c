@@ -403,14 +403,6 @@ static int64_t plus(int64_t a, int64_t b) {
     return a < 0 ? INT64_MIN : INT64_MAX;
 }
 
-static int64_t minus(int64_t a, int64_t b) {
-    int64_t difference;
-    if (!__builtin_sub_overflow(a, b, &difference)) return difference;
-    return a < 0 ? INT64_MIN : INT64_MAX;
-}
-
-static int64_t clamp(int64_t value, int64_t low, int64_t high) { return value < low ? low : value > high ? high : value; }
-
 attn_sequence attn_sequence_of(const attn_problem *problem, const attn_args *args, int64_t b) {
     attn_sequence s = { problem->len_q, problem->len_kv, problem->offset };
     if (args != NULL && args->len_q != NULL) s.len_q = args->len_q[b];
@@ -419,27 +411,36 @@ attn_sequence attn_sequence_of(const attn_problem *problem, const attn_args *arg
     return s;
 }
 
-/* The order of the sums matters: each is exact or beyond every key, so that saturating never moves an edge that is in reach. */
+__extension__ typedef __int128 exact; /* holds every sum of offset, lengths and band */
+
+static exact exact_diagonal(const attn_problem *problem, const attn_sequence *sequence) {
+    return (exact)problem->offset + (problem->align == ATTN_BOTTOM_RIGHT ? sequence->len_kv - sequence->len_q : 0);
+}
+
 attn_range attn_visible(const attn_problem *problem, const attn_sequence *sequence, int64_t i) {
-    attn_range range = { 0, sequence->len_kv };
-    if (problem->left >= 0) range.lo = clamp(plus(i - problem->left, sequence->diagonal), 0, sequence->len_kv);
-    if (problem->right >= 0) range.hi = clamp(plus(plus(i, sequence->diagonal), problem->right), -1, sequence->len_kv - 1) + 1;
+    const int64_t len = sequence->len_kv;
+    const exact diagonal = i + exact_diagonal(problem, sequence);
+    exact lo = problem->left >= 0 ? diagonal - problem->left : 0, hi = problem->right >= 0 ? diagonal + problem->right + 1 : len;
+    attn_range range = { lo < 0 ? 0 : lo > len ? len : (int64_t)lo, hi < 0 ? 0 : hi > len ? len : (int64_t)hi };
+    if (range.hi < range.lo) range.hi = range.lo;
     return range;
 }
 
 /* Rows see a number of keys that is linear in i between the rows where an edge of the band meets an edge of the keys: each such piece is
  * its length times the mean of its ends. */
 static double sequence_pairs(const attn_problem *p, const attn_sequence *s) {
-    int64_t edges[4] = { 0, 0, 0, 0 }, from = 0;
-    if (p->left >= 0) edges[0] = minus(p->left, s->diagonal);
-    if (p->left >= 0) edges[1] = plus(edges[0], s->len_kv);
-    if (p->right >= 0) edges[2] = minus(-1 - p->right, s->diagonal);
-    if (p->right >= 0) edges[3] = plus(edges[2], s->len_kv);
+    const exact diagonal = exact_diagonal(p, s);
+    exact edges[4] = { 0, 0, 0, 0 };
+    int64_t from = 0;
+    if (p->left >= 0) edges[0] = p->left - diagonal;
+    if (p->left >= 0) edges[1] = edges[0] + s->len_kv;
+    if (p->right >= 0) edges[2] = -1 - p->right - diagonal;
+    if (p->right >= 0) edges[3] = edges[2] + s->len_kv;
     double pairs = 0.0;
     while (from < s->len_q) {
         int64_t to = s->len_q;
         for (int k = 0; k < 4; k++) {
-            if (edges[k] > from && edges[k] < to) to = edges[k];
+            if (edges[k] > from && edges[k] < to) to = (int64_t)edges[k];
         }
         attn_range first = attn_visible(p, s, from), last = attn_visible(p, s, to - 1);
         pairs += (double)(to - from) * 0.5 * (double)(first.hi - first.lo + last.hi - last.lo);

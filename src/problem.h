@@ -20,7 +20,7 @@ attn_status attn_args_check(const attn_problem *problem, const attn_args *given,
 attn_status attn_merge_check(const attn_problem *problem, const attn_state *states, int64_t count, const attn_args *given, size_t workspace,
                              attn_args *args);
 
-/* One sequence of the batch: its lengths and its diagonal (key i + diagonal is on row i's diagonal). */
+/* One sequence of the batch: its lengths and its diagonal (key i + diagonal is on row i's diagonal; saturated). */
 typedef struct attn_sequence {
     int64_t len_q, len_kv, diagonal;
 } attn_sequence;

@@ -172,7 +172,9 @@ typedef struct attn_args {
 typedef struct attn_context attn_context;
 typedef enum attn_device { ATTN_CPU = 0, ATTN_REFERENCE /* the specification, in double: slow, exact */ } attn_device;
 typedef void (*attn_job)(void *state, size_t index);
-typedef struct attn_executor { /* the host's own threads: call job(state, i) once for every i < count, in any order; return when all are done */
+/* The host's own threads: call job(state, i) once for every i < count, in any order; return when all are done. A run that may itself call
+ * attn_forward on the context (a thread that helps out while it waits) must do so with a workspace: the context's own is in use. */
+typedef struct attn_executor {
     void (*run)(void *host, attn_job job, void *state, size_t count);
     void *host;
     int threads; /* how many may run at once: count is never more */
@@ -182,7 +184,7 @@ typedef struct attn_options {
     attn_device device;
     int threads;                   /* 0: one for each CPU this process may use; 1: none but the caller's */
     int passes;                    /* 0: the plan decides; 1 or 2: forced (same bits either way) */
-    int64_t chunk;                 /* keys to a chunk; 0: the library's default. Another chunk rounds differently, within the bound */
+    int64_t chunk;                 /* keys to a chunk; 0: the library's default. From 64 on within the bound; many folds of less add up */
     const char *isa;               /* use this one: "scalar", "avx2", "avx512"; NULL: the best, up to ATTN_ISA in the environment */
     const attn_executor *executor; /* NULL: the library's threads. Copied */
 } attn_options;

@@ -1,9 +1,15 @@
 /* attend.tmpl.h: one row block against one block of keys: scores, visibility, softmax against the block's own maximum, values. */
 enum { TILE = 2 * LANES, TILES_MOST = ATTN_ROWS / TILE };
 
+/* c tanh(x / c), without a rounded tanh in between: its error would be in proportion to x. Up to |x| = c x + x z P(z) with z = (x / c)^2,
+ * elsewhere c - 2 c e / (1 + e) with e = exp(-2 |x| / c). */
 static inline vec cap(vec x, float softcap) {
-    vec c = vec_set1(softcap);
-    return vec_mul(c, vec_tanh(vec_div(x, c)));
+    vec c = vec_set1(softcap), r = vec_div(vec_abs(x), c), z = vec_mul(r, r);
+    vec near = vec_fma(x, vec_mul(z, vec_tanh_rest(z)), x);
+    vec e = vec_exp(vec_mul(r, vec_set1(-2.0f)));
+    vec far = vec_fma(vec_set1(-2.0f * softcap), vec_div(e, vec_add(vec_set1(1.0f), e)), c);
+    far = vec_select(vec_lt(x, vec_zero()), vec_sub(vec_zero(), far), far);
+    return vec_select(vec_lt(r, vec_set1(1.0f)), near, far);
 }
 
 /* -inf where key j (a whole number, or one for each lane) is outside lo .. hi - 1 */
@@ -104,6 +110,10 @@ static void thin_bias(const attn_work *w, int row, float *s) {
     }
 }
 
+/* The shift by the maximum is added to the exact product with the scale: one rounding. But the maximum is a rounded product, and from here
+ * on what it lost in rounding is itself a score of some size: products are then rounded like the maximum, first. */
+#define LARGE 0x1p20f
+
 static void thin_softmax(const attn_work *w, int row) {
     float *s = w->scores + row * ATTN_SCORES_LD;
     const int lo = w->lo[row], hi = w->hi[row], from = w->first / LANES * LANES;
@@ -119,11 +129,12 @@ static void thin_softmax(const attn_work *w, int row) {
         top = vec_max(x, top);
     }
     const float m = vec_hmax(top) * scale;
-    vec shift = vec_sub(vec_zero(), not_empty(vec_set1(m))); /* added to the exact product: one rounding */
+    const bool large = fabsf(m) > LARGE;
+    vec first = vec_set1(large ? scale : 1.0f), then = vec_set1(large ? 1.0f : scale), shift = vec_sub(vec_zero(), not_empty(vec_set1(m)));
     for (int j = from; j < w->end;) {
         vec chain = vec_zero();
         do {
-            vec p = vec_exp(vec_fma(vec_load(s + j), vec_set1(scale), shift));
+            vec p = vec_exp(vec_fma(vec_mul(vec_load(s + j), first), then, shift));
             chain = vec_add(chain, p);
             vec_store(s + j, p);
             j += LANES;
@@ -248,12 +259,14 @@ static void wide_softmax(const attn_work *w, const wide_range *t, float *s, int 
         top = vec_max(x, top);
     }
     top = vec_mul(top, scale);
-    vec shift = vec_sub(vec_zero(), not_empty(top)); /* added to the exact product: one rounding */
+    vec_mask large = vec_lt(vec_set1(LARGE), vec_abs(top));
+    vec first = vec_select(large, scale, vec_set1(1.0f)), then = vec_select(large, vec_set1(1.0f), scale);
+    vec shift = vec_sub(vec_zero(), not_empty(top));
     for (int j = t->first; j < t->end;) {
         vec chain = vec_zero();
         do {
             float *at = s + j * TILE + u * LANES;
-            vec p = vec_exp(vec_fma(vec_load(at), scale, shift));
+            vec p = vec_exp(vec_fma(vec_mul(vec_load(at), first), then, shift));
             chain = vec_add(chain, p);
             vec_store(at, p);
         } while (++j < t->end && j % CHAIN);

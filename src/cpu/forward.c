@@ -111,17 +111,21 @@ typedef struct merge_call {
     int64_t count;
 } merge_call;
 
-/* One row: states in index order. m is the state's lse and l is 1: the same state in another form. */
+/* One row: states in index order. m is the state's lse and l is 1: the same state in another form. Beside a state of lse +inf (a sink may
+ * be infinite) finite ones weigh nothing, and several share the weight. */
 static void merge_row(const merge_call *merge, const attn_scratch *scratch, int64_t b, int64_t h, int64_t i) {
     const attn_call *call = &merge->call;
     const attn_problem *p = call->problem;
     const attn_kernels *kernels = call->machine->kernels;
     const int64_t o_at = b * p->out.batch + h * p->out.head + i * p->out.row, lse_at = b * p->lse.batch + h * p->lse.head + i * p->lse.row;
     attn_states into = scratch->running, from = scratch->block;
+    bool infinite = false;
+    for (int64_t s = 0; s < merge->count; s++) infinite |= merge->states[s].lse[lse_at] == INFINITY;
     begin_states(into, 1, call->plan->o_stride);
     for (int64_t s = 0; s < merge->count; s++) {
-        from.m[0] = merge->states[s].lse[lse_at];
-        if (from.m[0] == -INFINITY) continue;
+        const float lse = merge->states[s].lse[lse_at];
+        if (lse == -INFINITY || (infinite && lse < INFINITY)) continue;
+        from.m[0] = lse == INFINITY ? 0.0f : lse;
         from.l[0] = 1.0f;
         memset(from.o, 0, (size_t)call->plan->o_stride * sizeof(float));
         kernels->load(from.o, merge->states[s].out + o_at, ATTN_F32, p->dim_v);
@@ -129,7 +133,9 @@ static void merge_row(const merge_call *merge, const attn_scratch *scratch, int6
     }
     char *out = (char *)call->args->out + o_at * (int64_t)attn_type_size(p->type_out);
     kernels->finish(out, p->type_out, into.o, into.l[0], p->dim_v);
-    if (call->args->lse) call->args->lse[lse_at] = into.l[0] == 0.0f ? -INFINITY : (float)((double)into.m[0] + log((double)into.l[0]));
+    if (!call->args->lse) return;
+    const double sum = (double)into.m[0] + log((double)into.l[0]) + (infinite ? (double)INFINITY : 0.0);
+    call->args->lse[lse_at] = into.l[0] == 0.0f ? -INFINITY : (float)sum;
 }
 
 static void merge_slot(void *state, size_t slot) {

@@ -55,7 +55,7 @@ typedef struct attn_kernels {
     void (*load)(float *to, const void *from, attn_type type, int64_t count);
     /* mask values of keys: bool to 0 or -inf, floats as they are; says whether any entry differs from 0 */
     bool (*load_mask)(float *to, const void *from, attn_type type, int64_t count);
-    double (*fma_rate)(int64_t rounds); /* does rounds * some multiply-adds in registers; returns how many operations that was */
+    double (*fma_rate)(int64_t rounds);           /* does rounds * some multiply-adds in registers; returns how many operations that was */
     void (*read)(const void *from, size_t bytes); /* reads and does next to nothing else */
 } attn_kernels;
 

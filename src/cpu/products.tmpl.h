@@ -97,7 +97,8 @@ typedef struct CAT3(soon, NAME, x) {
 
 /* o[row][d ..] += sum over keys of p[row][key] * v[key][d ..] for nv vectors, the last of them partial */
 static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
-                                                      const char *v, int64_t v_row, int first, int keys, vec_part part, CAT3(soon, NAME, x) * soon) {
+                                                      const char *v, int64_t v_row, int first, int keys, vec_part part,
+                                                      CAT3(soon, NAME, x) * soon) {
     vec acc[ACCUMULATORS], vv[ACCUMULATORS];
     const char *at = soon->at;
     const int64_t step = soon->step;
@@ -146,7 +147,7 @@ static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t
 #define PANEL(n)                                                                                                                           \
     case n:                                                                                                                                \
         if ((n) <= ACCUMULATORS / rows) CAT3(values_panel, NAME, x)                                                                        \
-        (rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o + d, ldo, p, p_row, p_key, from, v_row, first, keys, part, &soon);                         \
+        (rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o + d, ldo, p, p_row, p_key, from, v_row, first, keys, part, &soon);                  \
         break;
             PANEL(1) PANEL(2) PANEL(3) PANEL(4) PANEL(5) PANEL(6) PANEL(7) PANEL(8)
 #undef PANEL
@@ -164,7 +165,7 @@ static void CAT3(values, NAME, all)(int rows, float *o, int64_t ldo, const float
         const float *from = p + r * p_row;
 #define ROWS(n)                                                                                                                            \
     if (left >= (n)) {                                                                                                                     \
-        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, v_row, first, keys, dim, ahead);                                            \
+        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, v_row, first, keys, dim, ahead);                                     \
         r += (n);                                                                                                                          \
         continue;                                                                                                                          \
     }

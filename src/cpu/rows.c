@@ -166,7 +166,7 @@ static void seen_keys(const attn_row_block *rows, const attn_scratch *scratch, a
 static int64_t ahead(int64_t row, int64_t dim, attn_type type) {
     const int64_t distance = 8192;
     int64_t rows = distance / (dim * (int64_t)attn_type_size(type));
-    return (rows > 1 ? rows : 1) * row;
+    return (int64_t)((uint64_t)(rows > 1 ? rows : 1) * (uint64_t)row); /* wraps: a prefetch may go anywhere */
 }
 
 static void point_keys(const attn_call *call, const attn_row_block *rows, int64_t key, attn_work *work) {
@@ -176,7 +176,8 @@ static void point_keys(const attn_call *call, const attn_row_block *rows, int64_
     work->k_row = p->k.row * (int64_t)attn_type_size(p->type_k);
     work->v_row = p->v.row * (int64_t)attn_type_size(p->type_v);
     work->k_ahead = ahead(work->k_row, p->dim_qk, p->type_k);
-    work->v_ahead = ATTN_RUN * work->v_row; /* panels walk a run several times: what comes after it is fetched meanwhile */
+    work->v_ahead =
+        (int64_t)(ATTN_RUN * (uint64_t)work->v_row); /* panels walk a run several times: what comes after it is fetched meanwhile */
 }
 
 bool attn_rows_keys(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, int64_t key, int count,
