@@ -199,8 +199,8 @@ static void poison_rows(workload *w, const spec *s) {
                     attn_cli_visible(p, &band, i, &low, &high);
                 else
                     memset(element(w->args.q, p->type_q, &p->q, b, h, i), NOT_A_NUMBER, (size_t)p->dim_qk * attn_cli_size(p->type_q));
-                char *mask = (char *)(uintptr_t)w->args.mask + (b * p->mask.batch + h * p->mask.head + i * p->mask.row) * (int64_t)each;
                 if (!w->args.mask || s->axes != 15) continue;
+                char *mask = (char *)(uintptr_t)w->args.mask + (b * p->mask.batch + h * p->mask.head + i * p->mask.row) * (int64_t)each;
                 memset(mask, NOT_A_NUMBER, (size_t)low * each);
                 memset(mask + (size_t)high * each, NOT_A_NUMBER, (size_t)(p->len_kv - high) * each);
             }
