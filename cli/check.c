@@ -21,7 +21,7 @@ typedef struct check_options {
 enum { KEY_SECONDS = 300, KEY_SEED, KEY_CASE, KEY_TYPE, KEY_LIST, KEY_JSON };
 
 static const struct argp_option options[] = {
-    { "seconds", KEY_SECONDS, "S", 0, "How long to go on with random problems after the listed ones (10)", 1 },
+    { "seconds", KEY_SECONDS, "S", 0, "How long to go on with random problems; the listed ones count too, and all of them run (10)", 1 },
     { "seed", KEY_SEED, "N", 0, "Seed of all random numbers; without it a new one, which is stated", 1 },
     { "case", KEY_CASE, "NAME", 0, "One problem only: a listed name, random:SEED:INDEX, or random:SEED for a run of them", 1 },
     { "type", KEY_TYPE, "TYPE", 0, "f32, f16 or bf16 only", 1 },

@@ -14,3 +14,5 @@ show() {
 show "$build/attn" info
 show "$build/attn" check --case origin --passes 2 --seed 1
 show "$build/attn" run examples/capture/minilm.safetensors -o "$build/demo-out.safetensors" --verify --explain
+
+printf '\ndemo: everything above was verified against the reference.\n'
