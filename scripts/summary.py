@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """summary.py REPORT FOLDER: names what was skipped in a ctest run and why, and ends with one line of counts. A test that has a report of its
-own in FOLDER (NAME.xml, from pytest) counts as the cases in it."""
+own in FOLDER (NAME.xml, from pytest) counts as the cases in it. A program that passed may have skipped a part, which its output names."""
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree as xml
 
@@ -19,6 +20,8 @@ def cases(report, folder):
         else:
             failed = case.get("status") == "fail" or any(case.find(tag) is not None for tag in ("failure", "error"))
             yield name, "failed" if failed else "passed", ""
+            for part in re.findall(r"^check_\w+: skip(?:ped)?: (.*)", case.findtext("system-out") or "", re.MULTILINE):
+                yield name, "skipped", part
 
 
 def main():
