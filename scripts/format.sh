@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# format.sh: lays out every C file of the repository by .clang-format.
+# format.sh [--check]: lays out the C files of the repository by .clang-format; --check only tells. The public header is left alone: it is a
+# manual, set in columns by hand.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-find include src cli checks bench examples \( -name '*.[ch]' -o -name '*.cc' \) -print0 | xargs -0 clang-format-14 -i
+mode=(-i)
+[[ ${1-} != --check ]] || mode=(--dry-run -Werror)
+find src cli checks bench examples \( -name '*.[ch]' -o -name '*.cc' \) -print0 | xargs -0 clang-format-14 "${mode[@]}"

@@ -12,8 +12,11 @@ def cases(report, folder):
     for case in xml.parse(report).iter("testcase"):
         name = case.get("name", "")
         own = folder / f"{name}.xml" if folder else None
-        if own and own.exists() and case.get("status") == "run":
-            yield from ((f"{name}: {inner}", *rest) for inner, *rest in cases(own, None))
+        if own and own.exists():
+            inner = [(f"{name}: {part}", *rest) for part, *rest in cases(own, None)]
+            yield from inner
+            if case.get("status") == "fail" and all(outcome != "failed" for _, outcome, _ in inner):
+                yield name, "failed", ""
         elif case.find("skipped") is not None:
             output = (case.findtext("system-out") or "").strip().splitlines()
             yield name, "skipped", output[-1] if output else case.find("skipped").get("message", "")
