@@ -3,7 +3,7 @@
 # nothing left to do, no machine's own paths, and every script runnable.
 set -euo pipefail
 cd "$1"
-mapfile -t files < <(find include src cli checks bench examples -name '*.[ch]' | sort)
+mapfile -t files < <(find include src cli checks examples -name '*.[ch]' | sort)
 
 awk 'FNR == 1 { if ($0 !~ /^\/\*/) bad("does not begin with what the file is for"); start = 0 }
     FNR == 501 { bad("more than 500 lines") }
