@@ -22,6 +22,7 @@ install(FILES ${PROJECT_BINARY_DIR}/attn-config.cmake ${PROJECT_BINARY_DIR}/attn
     DESTINATION ${attn_package_dir})
 
 file(RELATIVE_PATH attn_pc_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+string(REGEX REPLACE "/$" "" attn_pc_prefix "${attn_pc_prefix}")
 configure_file(cmake/attn.pc.in attn.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/attn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
