@@ -382,7 +382,12 @@ static void check_shortage(int room) {
     int threads = attn_pool_threads(pool);
     tally t = { 0 };
     attn_pool_run(pool, count_slot, &t, threads);
-    expect(threads == (room > 1 ? room : 1) && tally_is(&t, threads, 1), "a limit on threads: the pool uses what there is");
+#ifdef ATTN_HAVE_PTHREADPOOL
+    int expected = room > 1 ? room : 1;
+#else
+    int expected = 1; /* the build has no threads of its own */
+#endif
+    expect(threads == expected && tally_is(&t, threads, 1), "a limit on threads: the pool uses what there is");
     attn_pool_close(pool);
     most_alive = 1 << 30;
     expect(time(NULL) - before < 3, "a limit on threads: opening takes no longer");
