@@ -1,5 +1,5 @@
-# The same checks by another compiler, under sanitizers and under valgrind. Each variant is a build folder of its own below this one, made by a
-# test that the variant's other tests wait for.
+# The same checks by another compiler, under sanitizers and under valgrind. Each variant is a build folder of its own below this one, made by
+# a test that the variant's other tests wait for.
 
 # attn_variant(NAME COMPILER SCALE PROGRAMS OPTION...): SCALE times as many random cases as usual, for what runs slowly.
 function(attn_variant name compiler scale programs)
@@ -30,7 +30,8 @@ set(asan_check_ladder_arguments 1000 200) # seed and count: the random cases onl
 set(checked -DCMAKE_BUILD_TYPE=RelWithDebInfo)
 attn_variant(clang clang-14 0.5 "${programs}" -DCMAKE_BUILD_TYPE=Release)
 attn_variant(asan clang-14 0.2 "${programs};${fuzzers}" ${checked} -DATTN_SANITIZE=address)
-attn_variant(poolless gcc 0.2 "check_pool;check_threads;check_context" -DCMAKE_BUILD_TYPE=Debug -DATTN_WITH_PTHREADPOOL=OFF -DATTN_BUILD_CLI=OFF)
+attn_variant(poolless gcc 0.2 "check_pool;check_threads;check_context"
+    -DCMAKE_BUILD_TYPE=Debug -DATTN_WITH_PTHREADPOOL=OFF -DATTN_BUILD_CLI=OFF)
 attn_variant(tsan clang-14 0.2 "check_pool;check_threads" ${checked} -DATTN_SANITIZE=thread -DATTN_BUILD_CLI=OFF)
 
 # Bad files and bad usage are where a command reads out of bounds; what computes for long is left out.

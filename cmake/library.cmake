@@ -24,8 +24,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID
     set(attn_isa_avx2_flags -mavx2 -mfma -mf16c)
     set(attn_isa_avx512_flags -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
 endif()
-# With every check of the sanitizers inlined these files take minutes to compile: calls instead, no exits (UBSAN_OPTIONS=halt_on_error=1 makes
-# them when run), and none of the checks that the address sanitizer makes too.
+# With every check of the sanitizers inlined these files take minutes to compile: calls instead, no exits (UBSAN_OPTIONS=halt_on_error=1
+# makes them when run), and none of the checks that the address sanitizer makes too.
 set(attn_isa_sanitize "")
 if(ATTN_SANITIZE STREQUAL "address")
     set(attn_isa_sanitize -fno-sanitize=null,object-size,pointer-overflow -fsanitize-recover=undefined)

@@ -10,6 +10,7 @@ reports=$(realpath "$folder")/reports
 rm -rf "$reports"
 mkdir "$reports"
 result=0
-ctest --test-dir "$folder" --parallel 2 --output-on-failure --no-tests=error --output-junit "$reports/ctest.xml" "$@" </dev/null || result=$?
+ctest --test-dir "$folder" --parallel 2 --output-on-failure --no-tests=error \
+    --output-junit "$reports/ctest.xml" "$@" </dev/null || result=$?
 build/venv/bin/python scripts/summary.py "$reports/ctest.xml" "$reports"
 exit $result

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """summary.py REPORT FOLDER: names what was skipped in a ctest run and why, and ends with one line of counts. A test that has a report of its
-own in FOLDER (NAME.xml, from pytest) counts as the cases in it. A program that passed may have skipped a part, which its output names."""
+own in FOLDER (NAME.xml, from pytest) counts as the cases in it. A program that passed may have skipped a part, and its output names it."""
 import pathlib
 import re
 import sys

@@ -16,7 +16,8 @@ dynamic=$(readelf -dW "$shared")
 [[ $dynamic == *"soname: [$soname]"* ]] || fail "the soname is not $soname"
 [[ $dynamic != *TEXTREL* ]] || fail "has text relocations"
 [[ $dynamic != *RPATH* && $dynamic != *RUNPATH* ]] || fail "has a search path of its own"
-segments=$(readelf -lW "$shared" | awk '$1 == "LOAD" || $1 == "GNU_STACK" { flags = ""; for (i = 7; i < NF; i++) flags = flags $i; print $1, flags }')
+segments=$(readelf -lW "$shared" |
+    awk '$1 == "LOAD" || $1 == "GNU_STACK" { flags = ""; for (i = 7; i < NF; i++) flags = flags $i; print $1, flags }')
 [[ $segments == *GNU_STACK* ]] || fail "has no GNU_STACK header"
 ! grep -E 'W.*E' <<<"$segments" || fail "has memory that is writable and executable"
 

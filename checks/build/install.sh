@@ -34,8 +34,8 @@ run "pkg-config, static" "$folder/static"
 
 for way in "find_package -DCMAKE_PREFIX_PATH=$prefix" "add_subdirectory -DATTN_SOURCE=$source"; do
     read -r name option <<<"$way"
-    cmake -S "$folder/consumer" -B "$folder/$name" -G Ninja "$option" -DCMAKE_BUILD_TYPE=Release >"$folder/log" || { cat "$folder/log"; exit 1; }
-    cmake --build "$folder/$name" >"$folder/log" || { cat "$folder/log"; exit 1; }
+    { cmake -S "$folder/consumer" -B "$folder/$name" -G Ninja "$option" -DCMAKE_BUILD_TYPE=Release && cmake --build "$folder/$name"; } \
+        >"$folder/log" || { cat "$folder/log"; fail "$name: does not build"; }
     run "$name" "$folder/$name/consumer"
     run "$name, static" "$folder/$name/consumer_static"
 done
