@@ -367,7 +367,7 @@ static void silly_sizes(void) {
 }
 
 static void texts(void) {
-    static const int elsewhere[] = { 1, 4, 42, 43, 44, 45, 46, 47, 51, 52 }; /* rules of contexts and options */
+    static const int elsewhere[] = { 1, 4, 42, 43, 44, 45, 46, 47, 51, 52, 54 }; /* rules of contexts and options */
     for (size_t n = 0; n < sizeof elsewhere / sizeof *elsewhere; n++) reached[elsewhere[n]] = true;
 #define TEXT(name, number, text)                                                                                                           \
     EXPECT(strcmp(attn_status_text(ATTN_##name), text) == 0 && ATTN_##name == (number), "%s", attn_status_text(ATTN_##name));              \

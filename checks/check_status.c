@@ -334,6 +334,23 @@ static void options_rules(void) {
         EXPECT(bad[n].status, attn_open(&opened, &options));
         CHECK(opened == NULL, "context is not NULL after an error");
     }
+    for (int precision = -1; precision <= 2; precision++) {
+        attn_options options = ATTN_OPTIONS_INIT;
+        attn_context *opened = context;
+        options.precision = (attn_precision)precision;
+        EXPECT(precision == ATTN_EXACT || precision == ATTN_FAST ? ATTN_OK : ATTN_ERROR_PRECISION, attn_open(&opened, &options));
+        attn_close(opened);
+    }
+}
+
+/* Options as they were before precision: still good. */
+static void older_options(void) {
+    attn_options options = ATTN_OPTIONS_INIT;
+    attn_context *opened = NULL;
+    options.stamp -= (uint32_t)(sizeof options - offsetof(attn_options, precision));
+    memset(&options.precision, 0x7f, sizeof options - offsetof(attn_options, precision));
+    EXPECT(ATTN_OK, attn_open(&opened, &options));
+    attn_close(opened);
 }
 
 static void merge_rules(void) {
@@ -400,6 +417,7 @@ int main(int argc, char **argv) {
     context = check_open(NULL, 1, 0, 0);
     workspaces();
     options_rules();
+    older_options();
     check_case c;
     make(&c, ATTN_NONE);
     EXPECT(ATTN_OK, attn_forward(context, &c.problem, &c.args));

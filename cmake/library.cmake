@@ -20,9 +20,10 @@ set(attn_sources
 # Only these files hold instructions that some machines lack; nothing of them runs before the machine is known to have them.
 set(attn_isa_scalar_flags "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
-    list(APPEND attn_sources src/cpu/isa_avx2.c src/cpu/isa_avx512.c)
+    list(APPEND attn_sources src/cpu/isa_avx2.c src/cpu/isa_avx512.c src/cpu/isa_avx512bf16.c)
     set(attn_isa_avx2_flags -mavx2 -mfma -mf16c)
     set(attn_isa_avx512_flags -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+    set(attn_isa_avx512bf16_flags ${attn_isa_avx512_flags} -mavx512bf16)
 endif()
 # With every check of the sanitizers inlined these files take minutes to compile: calls instead, no exits (UBSAN_OPTIONS=halt_on_error=1
 # makes them when run), and none of the checks that the address sanitizer makes too.
@@ -33,7 +34,7 @@ if(ATTN_SANITIZE STREQUAL "address")
         list(APPEND attn_isa_sanitize -Wno-pass-failed -fno-sanitize=fuzzer-no-link -mllvm -asan-instrumentation-with-call-threshold=0)
     endif()
 endif()
-foreach(isa IN ITEMS scalar avx2 avx512)
+foreach(isa IN ITEMS scalar avx2 avx512 avx512bf16)
     set(file src/cpu/isa_${isa}.c)
     if(file IN_LIST attn_sources)
         # -O3 in every build type but Debug and the sanitizers', also in those that say -O2.

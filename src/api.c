@@ -120,7 +120,8 @@ static attn_status options_check(const attn_options *given, attn_options *option
     if (executor != NULL && (executor->run == NULL || executor->threads < 1 || executor->threads > most_threads))
         return ATTN_ERROR_EXECUTOR;
     if (options->passes < 0 || options->passes > 2) return ATTN_ERROR_PASSES;
-    return options->chunk < 0 ? ATTN_ERROR_CHUNK : ATTN_OK;
+    if (options->chunk < 0) return ATTN_ERROR_CHUNK;
+    return options->precision == ATTN_EXACT || options->precision == ATTN_FAST ? ATTN_OK : ATTN_ERROR_PRECISION;
 }
 
 static attn_status open_device(attn_context *context, const attn_options *options) {

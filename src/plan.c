@@ -1,5 +1,6 @@
 /* plan.c: how a problem is cut, and where everything lies in the workspace. */
 #include "plan.h"
+#include "cpu/tile.h"
 
 enum {
     JOBS_PER_SLOT = 8,          /* fewer row blocks than this to a thread balance badly: keys are cut as well */
@@ -94,12 +95,16 @@ static size_t lay_regions(const attn_plan *plan, const attn_problem *problem, vo
 
 static size_t lay_scratch(const attn_plan *plan, const attn_problem *problem, void *base, attn_scratch *s) {
     size_t at = 0;
-    int64_t rows = plan->wide ? plan->block_rows : round_up(plan->rows, ATTN_LANES_MAX);
-    int64_t o_rows = plan->wide ? rows : plan->rows, dim = problem->dim_qk > problem->dim_v ? problem->dim_qk : problem->dim_v;
+    const bool thin = plan->way == ATTN_THIN, tile = plan->way == ATTN_TILE;
+    int64_t rows = thin ? round_up(plan->rows, ATTN_LANES_MAX) : plan->block_rows;
+    int64_t o_rows = thin ? plan->rows : rows, dim = problem->dim_qk > problem->dim_v ? problem->dim_qk : problem->dim_v;
     /* Staged keys: what a wide kernel converts, what masks hide from all, and what a band or a mask hides from one row of a NaN. */
-    s->q = take(base, &at, (plan->wide ? rows : plan->rows) * plan->q_stride, sizeof *s->q);
-    s->scores = take(base, &at, (plan->wide ? rows : plan->rows) * ATTN_SCORES_LD, sizeof *s->scores);
+    s->q = take(base, &at, o_rows * plan->q_stride, sizeof *s->q);
+    s->packed = take(base, &at, plan->packs ? 2 * o_rows * plan->q_stride : 0, sizeof *s->packed);
+    s->scores = take(base, &at, (tile ? ATTN_STRIP : o_rows) * ATTN_SCORES_LD, sizeof *s->scores);
     s->convert = take(base, &at, ATTN_RUN * round_up(dim, ATTN_LANES_MAX), sizeof *s->convert);
+    size_t tiles = tile ? attn_tile_lay(NULL, problem->dim_qk, problem->dim_v, problem->type_k, problem->type_v).size : 0;
+    s->tile = take(base, &at, (int64_t)tiles, 1);
     s->bias = take(base, &at, plan->masked ? rows * ATTN_BLOCK + ATTN_LANES_MAX : 0, sizeof *s->bias);
     s->bias_rows = take(base, &at, plan->masked ? rows : 0, sizeof *s->bias_rows);
     s->mask_rows = take(base, &at, plan->masked ? rows : 0, sizeof *s->mask_rows);
@@ -119,10 +124,12 @@ void attn_plan_make(const attn_machine *machine, const attn_problem *problem, at
     *plan = (attn_plan){ 0 };
     plan->group = problem->heads_q / problem->heads_kv;
     plan->rows = plan->group * problem->len_q;
-    plan->wide = attn_plan_wide(machine->kernels, plan->rows);
+    plan->tiles = machine->kernels->tiles && machine->kernels->tiles(problem);
+    plan->packs = machine->kernels->begin != NULL;
+    plan->way = attn_plan_way(plan, machine->kernels, plan->rows);
     plan->masked = problem->type_mask != ATTN_NONE;
-    plan->block_rows = round_up(least(plan->rows < 1 ? 1 : plan->rows, ATTN_ROWS), machine->kernels->tile_rows);
-    plan->block_rows = least(plan->block_rows, ATTN_ROWS);
+    const int64_t most = plan->way == ATTN_TILE ? machine->kernels->tile_block : ATTN_ROWS;
+    plan->block_rows = least(round_up(plan->rows < 1 ? 1 : plan->rows, machine->kernels->tile_rows), most);
     plan->blocks = ceil_div(plan->rows, plan->block_rows);
     plan->state_rows = round_up(plan->rows, ATTN_LANES_MAX);
     plan->q_stride = round_up(problem->dim_qk, ATTN_LANES_MAX);

@@ -11,6 +11,7 @@ typedef struct attn_machine { /* what a context offers */
     const attn_kernels *kernels;
     int threads, passes; /* passes 0: the plan decides */
     int64_t chunk;       /* keys; 0: ATTN_BLOCK */
+    bool fast;           /* options.precision */
 } attn_machine;
 
 typedef struct attn_plan {
@@ -22,7 +23,9 @@ typedef struct attn_plan {
     int passes, slots;          /* slots: threads that take part, each with its own scratch */
     int64_t q_stride, o_stride; /* floats */
     int64_t state_rows;         /* rows of a key head in the states region, padded */
-    bool wide, masked;          /* at full length; a mask is given */
+    attn_way way;               /* at full length */
+    bool tiles, masked;         /* rows beyond the thin way's go the tile way; a mask is given */
+    bool packs;                 /* the kernels prepare queries for themselves */
     double bytes, operations;
     size_t regions_size, scratch_size, workspace; /* bytes */
     const char *reason;
@@ -30,9 +33,10 @@ typedef struct attn_plan {
 
 void attn_plan_make(const attn_machine *machine, const attn_problem *problem, attn_plan *plan);
 
-/* Rows are taken in vector lanes ("wide") where more of them share a key head than the thin kernel serves. Of one sequence, so that a row's
- * bits do not depend on the sequences around it. */
-static inline bool attn_plan_wide(const attn_kernels *kernels, int64_t rows) { return rows > kernels->thin_rows; }
+/* The way of a sequence with so many rows to a key head: of its own, so that a row's bits do not depend on the sequences around it. */
+static inline attn_way attn_plan_way(const attn_plan *plan, const attn_kernels *kernels, int64_t rows) {
+    return rows <= kernels->thin_rows ? ATTN_THIN : plan->tiles ? ATTN_TILE : ATTN_WIDE;
+}
 
 /* The workspace, typed. Pass 1 writes float32 states here, one for each (batch * key head, chunk, row); `left` counts the jobs of a row
  * block that are still to come: who brings it to 0 does pass 2. NULL in one pass. */
@@ -44,7 +48,8 @@ attn_regions attn_plan_regions(const attn_plan *plan, const attn_problem *proble
 
 /* One slot's scratch; rows are of a row block. */
 typedef struct attn_scratch {
-    float *q, *scores, *convert, *bias, *slopes, *diagonal;
+    float *q, *packed, *scores, *convert, *bias, *slopes, *diagonal;
+    void *tile;
     int32_t *lo, *hi;
     const float **bias_rows;
     const void **mask_rows;

@@ -95,9 +95,10 @@ extern "C" {
     X(ERROR_COUNT, 48, "count: must be 0 or more")                                                                                        \
     X(ERROR_NULL_STATES, 49, "states: the array, or an entry's out or lse, is NULL")                                                      \
     X(ERROR_STATE_OVERLAPS, 50, "states: an entry overlaps out or lse")                                                                   \
-    X(ERROR_CEILING, 51, "ceiling: unknown")                                                                                              \
+    X(ERROR_CEILING, 51, "ceiling: unknown, or this device or ISA has none such")                                                         \
     X(ERROR_OUT_OF_MEMORY, 52, "memory: the system has none left for the context or its workspace")                                       \
-    X(ERROR_LAYOUT, 53, "layout: must be bhld or blhd")
+    X(ERROR_LAYOUT, 53, "layout: must be bhld or blhd")                                                                                   \
+    X(ERROR_PRECISION, 54, "precision: must be default or fast")
 
 typedef enum attn_status {
 #define ATTN_STATUS_ENUM(name, number, text) ATTN_##name = number,
@@ -179,16 +180,20 @@ typedef struct attn_executor {
     void *host;
     int threads; /* how many may run at once: count is never more */
 } attn_executor;
+/* Exact: every intermediate is float32-grade. Fast: probabilities may be rounded to the 16 bits of a matrix unit's type (bf16: an error of
+ * at most 2^-9 of the sum of p|v|) where many rows share a key head; sums, maxima and partial outputs stay float32. */
+typedef enum attn_precision { ATTN_EXACT = 0, ATTN_FAST } attn_precision;
 typedef struct attn_options {
     uint32_t stamp;                /* attn_options options = ATTN_OPTIONS_INIT; */
     attn_device device;
     int threads;                   /* 0: one for each CPU this process may use; 1: none but the caller's */
     int passes;                    /* 0: the plan decides; 1 or 2: forced (same bits either way) */
     int64_t chunk;                 /* keys to a chunk; 0: the library's default. From 64 on within the bound; many folds of less add up */
-    const char *isa;               /* use this one: "scalar", "avx2", "avx512"; NULL: the best, up to ATTN_ISA in the environment */
+    const char *isa;               /* one of those that attn_describe lists ("avx2"); NULL: the best, up to ATTN_ISA in the environment */
     const attn_executor *executor; /* NULL: the library's threads. Copied */
+    attn_precision precision;
 } attn_options;
-#define ATTN_OPTIONS_INIT { ATTN_STAMP(attn_options), ATTN_CPU, 0, 0, 0, NULL, NULL }
+#define ATTN_OPTIONS_INIT { ATTN_STAMP(attn_options), ATTN_CPU, 0, 0, 0, NULL, NULL, ATTN_EXACT }
 
 /* options NULL: the defaults. *context is NULL after an error. */
 ATTN_API attn_status attn_open(attn_context **context, const attn_options *options);
@@ -236,7 +241,11 @@ typedef struct attn_description {
 ATTN_API attn_status attn_describe(attn_context *context, attn_description *description); /* strings live as long as the context */
 
 /* The machine's ceilings, measured now (about a second; allocates) on the context's threads with its ISA's own instructions. */
-typedef enum attn_ceiling { ATTN_DRAM_READ = 0 /* bytes a second */, ATTN_FMA_F32 /* operations a second, 2 to a multiply-add */ } attn_ceiling;
+typedef enum attn_ceiling {
+    ATTN_DRAM_READ = 0, /* bytes a second */
+    ATTN_FMA_F32,       /* operations a second, 2 to a multiply-add */
+    ATTN_DOT_BF16       /* the same of bf16 numbers with float32 sums; ATTN_ERROR_CEILING where the ISA has no such instruction */
+} attn_ceiling;
 ATTN_API attn_status attn_measure(attn_context *context, attn_ceiling ceiling, double *per_second);
 
 static inline void attn_problem_init(attn_problem *problem, attn_layout layout, attn_type type, int64_t batch, int64_t heads_q,

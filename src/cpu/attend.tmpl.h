@@ -69,12 +69,12 @@ static key_rows staged(const attn_work *w, const char *from, int64_t from_row, a
 }
 
 static key_rows keys_of(const attn_work *w, int j, int count) {
-    if (w->seen || (w->wide && w->type_k != ATTN_F32)) return staged(w, w->k, w->k_row, w->type_k, w->dim_qk, j, count, -1);
+    if (w->seen || (w->way == ATTN_WIDE && w->type_k != ATTN_F32)) return staged(w, w->k, w->k_row, w->type_k, w->dim_qk, j, count, -1);
     return (key_rows){ w->k + j * w->k_row, w->k_row, w->type_k };
 }
 
 static key_rows values_of(const attn_work *w, int j, int count) {
-    if (w->seen || (w->wide && w->type_v != ATTN_F32)) return staged(w, w->v, w->v_row, w->type_v, w->dim_v, j, count, -1);
+    if (w->seen || (w->way == ATTN_WIDE && w->type_v != ATTN_F32)) return staged(w, w->v, w->v_row, w->type_v, w->dim_v, j, count, -1);
     return (key_rows){ w->v + j * w->v_row, w->v_row, w->type_v };
 }
 
@@ -331,7 +331,7 @@ static void wide_attend(const attn_work *w) {
 
 static void attend(const attn_work *w) {
     memset(w->state.o, 0, (size_t)(w->rows * w->o_stride) * sizeof(float));
-    if (w->wide)
+    if (w->way == ATTN_WIDE)
         wide_attend(w);
     else
         thin_attend(w);

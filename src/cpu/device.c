@@ -44,6 +44,7 @@ static attn_status cpu_open(attn_context *context, const attn_options *options) 
     state->machine.threads = attn_pool_threads(state->pool);
     state->machine.passes = options->passes;
     state->machine.chunk = options->chunk;
+    state->machine.fast = options->precision == ATTN_FAST;
     context->state = state;
     return ATTN_OK;
 }
@@ -76,6 +77,14 @@ static attn_status cpu_merge(attn_context *context, const attn_problem *problem,
     return ATTN_OK;
 }
 
+static const struct {
+    const char *name, *reason;
+} ways[] = {
+    [ATTN_THIN] = { "thin", "thin: too few rows share a key head to fill vector lanes, so the head dim does" },
+    [ATTN_WIDE] = { "wide", "wide: rows fill vector lanes" },
+    [ATTN_TILE] = { "tile", "tile: rows and types suit products of 16-bit matrices" },
+};
+
 static void cpu_explain(const attn_context *context, const attn_problem *problem, attn_explanation *explanation) {
     const cpu_state *state = context->state;
     attn_plan plan;
@@ -90,9 +99,8 @@ static void cpu_explain(const attn_context *context, const attn_problem *problem
     explanation->bytes = plan.bytes;
     explanation->operations = plan.operations;
     explanation->isa = state->machine.kernels->name;
-    explanation->kernel = plan.wide ? "wide" : "thin";
-    snprintf(explanation->reason, sizeof explanation->reason, "%s; %s", plan.reason,
-             plan.wide ? "wide: rows fill vector lanes" : "thin: too few rows share a key head to fill vector lanes, so the head dim does");
+    explanation->kernel = ways[plan.way].name;
+    snprintf(explanation->reason, sizeof explanation->reason, "%s; %s", plan.reason, ways[plan.way].reason);
 }
 
 static attn_status cpu_measure(attn_context *context, attn_ceiling ceiling, double *per_second) {

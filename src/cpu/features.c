@@ -33,6 +33,11 @@ static bool has_avx512(void) {
     if (!has_avx2() || (registers_saved() & SAVES_ZMM) != SAVES_ZMM || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
     return (b & needed) == needed;
 }
+
+static bool has_avx512bf16(void) {
+    unsigned a, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16);
+}
 #endif
 
 static bool has_scalar(void) { return true; }

@@ -19,15 +19,20 @@ typedef struct attn_states {
     float *m, *l, *o;
 } attn_states;
 
+/* How the rows of a block are taken: thin, the head dim in vector lanes; wide, the rows in them; tile, products of whole matrices of 16-bit
+ * numbers. */
+typedef enum attn_way { ATTN_THIN, ATTN_WIDE, ATTN_TILE } attn_way;
+
 /* One row block against one block of keys. Key indices are relative to the block's first key. */
 typedef struct attn_work {
     attn_type type_k, type_v;
-    bool wide; /* rows in vector lanes; otherwise ("thin") the head dim is */
-    int rows;  /* 1 .. ATTN_ROWS; at most the ISA's thin_rows where not wide */
+    attn_way way;
+    bool fast; /* probabilities may be rounded to 16 bits: options.precision */
+    int rows;  /* 1 .. the plan's block_rows; at most the ISA's thin_rows where thin */
     int64_t dim_qk, dim_v;
     int64_t q_stride, o_stride; /* floats between thin query rows; between rows of a state's o (a multiple of ATTN_LANES_MAX) */
     float scale, softcap;
-    const float *q;           /* thin: [rows][q_stride], zero behind dim_qk; wide: [tile][dim_qk][tile_rows], zero behind rows */
+    const float *q;           /* [rows][q_stride], zero behind dim_qk; wide: [tile][dim_qk][tile_rows], zero behind rows */
     const float *slopes;      /* [ATTN_ROWS] or NULL */
     const float *diagonal;    /* [ATTN_ROWS]: the key on the row's diagonal; read where slopes are given */
     const int32_t *lo, *hi;   /* [ATTN_ROWS]: keys lo <= j < hi are inside lengths and band; 0, 0 behind rows */
@@ -39,6 +44,8 @@ typedef struct attn_work {
     int64_t k_ahead, v_ahead;  /* bytes from a row to one that will be read a while later: thin kernels prefetch there */
     const unsigned char *seen; /* NULL, or [ATTN_BLOCK]: rows of keys with 0 here must not be read */
     float *scores, *convert;   /* scratch: see attn_plan */
+    float *packed;             /* 2 * rows * q_stride: what `begin` makes of the queries for every block of keys */
+    void *tile;                /* tile way: attn_tile_size bytes of scratch */
     attn_states state;         /* the result */
 } attn_work;
 
@@ -46,6 +53,11 @@ typedef struct attn_kernels {
     const char *name;
     int lanes, tile_rows; /* rows of a wide tile: 2 * lanes */
     int thin_rows;        /* the most rows that go the thin way */
+    /* Whether the problem can go the tile way, where it has more than thin_rows; NULL: no problem can. Rows of a block then. */
+    bool (*tiles)(const attn_problem *problem);
+    int tile_block;
+    /* Once a row block, before its first attend; NULL: nothing to do */
+    void (*begin)(const attn_work *work);
     void (*attend)(const attn_work *work);
     /* into += from, row by row; rows of `from` with l == 0 leave `into` as it is, whatever their o holds */
     void (*fold)(attn_states into, attn_states from, int rows, int64_t o_stride);
@@ -56,12 +68,13 @@ typedef struct attn_kernels {
     /* mask values of keys: bool to 0 or -inf, floats as they are; says whether any entry differs from 0 */
     bool (*load_mask)(float *to, const void *from, attn_type type, int64_t count);
     double (*fma_rate)(int64_t rounds);           /* does rounds * some multiply-adds in registers; returns how many operations that was */
+    double (*dot_rate)(int64_t rounds);           /* the same in bf16, by what the tile way uses; NULL where there is none */
     void (*read)(const void *from, size_t bytes); /* reads and does next to nothing else */
 } attn_kernels;
 
 /* The ISAs, worst first. Each is one object file that exports one const table and no function. */
 #if defined __x86_64__
-#define ATTN_ISA_LIST(X) X(scalar) X(avx2) X(avx512)
+#define ATTN_ISA_LIST(X) X(scalar) X(avx2) X(avx512) X(avx512bf16)
 #else
 #define ATTN_ISA_LIST(X) X(scalar)
 #endif

@@ -13,12 +13,13 @@
 
 enum { ROUNDS = 7 };
 static const size_t buffer_bytes = (size_t)512 << 20, page_bytes = (size_t)2 << 20;
-static const int64_t fma_rounds = 1 << 20;
+static const int64_t arithmetic_rounds = 1 << 20;
 
 typedef struct measurement {
     const attn_kernels *kernels;
     const char *buffer;
     int slots;
+    double (*rate)(int64_t rounds);
     double operations; /* of one slot */
 } measurement;
 
@@ -34,9 +35,9 @@ static void read_slot(void *state, size_t slot) {
     m->kernels->read(m->buffer + from * page_bytes, (to - from) * page_bytes);
 }
 
-static void fma_slot(void *state, size_t slot) {
+static void arithmetic_slot(void *state, size_t slot) {
     measurement *m = state;
-    double operations = m->kernels->fma_rate(fma_rounds);
+    double operations = m->rate(arithmetic_rounds);
     if (slot == 0) m->operations = operations;
 }
 
@@ -53,8 +54,10 @@ static double best_seconds(attn_pool *pool, measurement *m, attn_job job) {
 
 attn_status attn_cpu_measure(const attn_kernels *kernels, attn_pool *pool, attn_ceiling ceiling, double *per_second) {
     measurement m = { .kernels = kernels, .slots = attn_pool_threads(pool) };
-    if (ceiling == ATTN_FMA_F32) {
-        double took = best_seconds(pool, &m, fma_slot);
+    if (ceiling == ATTN_FMA_F32 || ceiling == ATTN_DOT_BF16) {
+        m.rate = ceiling == ATTN_FMA_F32 ? kernels->fma_rate : kernels->dot_rate;
+        if (!m.rate) return ATTN_ERROR_CEILING;
+        double took = best_seconds(pool, &m, arithmetic_slot);
         *per_second = m.operations * (double)m.slots / took;
         return ATTN_OK;
     }

@@ -19,7 +19,7 @@ bool attn_row_block_of(const attn_call *call, int64_t b, int64_t head_kv, int64_
     int64_t all = plan->group * rows->sequence.len_q, count = all - rows->first;
     if (count <= 0) return false;
     rows->count = (int)(count < plan->block_rows ? count : plan->block_rows);
-    rows->wide = attn_plan_wide(call->machine->kernels, all);
+    rows->way = attn_plan_way(plan, call->machine->kernels, all);
     for (int64_t i = position(call, rows, 0); i <= position(call, rows, rows->count - 1); i++) {
         attn_range seen = attn_visible(call->problem, &rows->sequence, i);
         if (seen.lo >= seen.hi) continue;
@@ -39,13 +39,13 @@ static const void *query(const attn_call *call, const attn_row_block *rows, int 
     return address(call->args->q, at, p->type_q);
 }
 
-/* thin: [row][q_stride]; wide: [tile][dim_qk][tile_rows]. A negative scale's sign goes into the queries, where it is exact. */
+/* [row][q_stride]; wide: [tile][dim_qk][tile_rows]. A negative scale's sign goes into the queries, where it is exact. */
 static void pack_queries(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch) {
     const attn_kernels *kernels = call->machine->kernels;
     const int64_t stride = call->plan->q_stride, dim = call->problem->dim_qk;
     const int tile = kernels->tile_rows;
     const bool negative = call->problem->scale < 0.0f;
-    if (!rows->wide) {
+    if (rows->way != ATTN_WIDE) {
         memset(scratch->q, 0, (size_t)(rows->count * stride) * sizeof(float));
         for (int r = 0; r < rows->count; r++) kernels->load(scratch->q + r * stride, query(call, rows, r), call->problem->type_q, dim);
         for (int64_t i = 0; negative && i < rows->count * stride; i++) scratch->q[i] = -scratch->q[i];
@@ -74,7 +74,8 @@ void attn_rows_begin(const attn_call *call, const attn_row_block *rows, const at
     *work = (attn_work){
         .type_k = p->type_k,
         .type_v = p->type_v,
-        .wide = rows->wide,
+        .way = rows->way,
+        .fast = call->machine->fast,
         .rows = rows->count,
         .dim_qk = p->dim_qk,
         .dim_v = p->dim_v,
@@ -87,6 +88,8 @@ void attn_rows_begin(const attn_call *call, const attn_row_block *rows, const at
         .hi = scratch->hi,
         .scores = scratch->scores,
         .convert = scratch->convert,
+        .packed = scratch->packed,
+        .tile = scratch->tile,
     };
     int padded = (rows->count + ATTN_LANES_MAX - 1) / ATTN_LANES_MAX * ATTN_LANES_MAX;
     for (int r = 0; r < padded; r++) {
@@ -98,6 +101,7 @@ void attn_rows_begin(const attn_call *call, const attn_row_block *rows, const at
         work->slopes = scratch->slopes;
         work->diagonal = scratch->diagonal;
     }
+    if (call->machine->kernels->begin) call->machine->kernels->begin(work);
 }
 
 /* count entries, `stride` elements apart, side by side */

@@ -17,7 +17,7 @@ typedef struct attn_call { /* one forward call, shared by its slots */
 typedef struct attn_row_block {
     int64_t b, head_kv, first, block;
     int count;
-    bool wide;
+    attn_way way;
     attn_sequence sequence;
     attn_range keys; /* the union of what its rows see by length and band; lo == hi: nothing */
 } attn_row_block;

@@ -3,7 +3,9 @@
 #include <immintrin.h>
 #include <math.h>
 
+#ifndef ISA
 #define ISA avx512
+#endif
 #define THIN_TILES 8                                                   /* the most rows of a thin tile */
 #define ROW_TILES 8                                                    /* the most rows of a values tile */
 enum { LANES = 16, WIDE_KEYS = 8, THIN_ROWS = 32, ACCUMULATORS = 16 }; /* WIDE_KEYS: keys of a wide tile */
