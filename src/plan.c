@@ -100,7 +100,9 @@ static size_t lay_scratch(const attn_plan *plan, const attn_problem *problem, vo
     int64_t o_rows = thin ? plan->rows : rows, dim = problem->dim_qk > problem->dim_v ? problem->dim_qk : problem->dim_v;
     /* Staged keys: what a wide kernel converts, what masks hide from all, and what a band or a mask hides from one row of a NaN. */
     s->q = take(base, &at, o_rows * plan->q_stride, sizeof *s->q);
-    s->packed = take(base, &at, plan->packs ? 2 * o_rows * plan->q_stride : 0, sizeof *s->packed);
+    int64_t packed = plan->packs ? 2 * o_rows * plan->q_stride * (int64_t)sizeof(float) : 0;
+    if (tile) packed += attn_tile_packed(rows, problem->dim_qk, problem->type_q);
+    s->packed = take(base, &at, packed, 1);
     s->scores = take(base, &at, (tile ? ATTN_STRIP : o_rows) * ATTN_SCORES_LD, sizeof *s->scores);
     s->convert = take(base, &at, ATTN_RUN * round_up(dim, ATTN_LANES_MAX), sizeof *s->convert);
     size_t tiles = tile ? attn_tile_lay(NULL, problem->dim_qk, problem->dim_v, problem->type_k, problem->type_v).size : 0;

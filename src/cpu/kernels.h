@@ -25,7 +25,7 @@ typedef enum attn_way { ATTN_THIN, ATTN_WIDE, ATTN_TILE } attn_way;
 
 /* One row block against one block of keys. Key indices are relative to the block's first key. */
 typedef struct attn_work {
-    attn_type type_k, type_v;
+    attn_type type_q, type_k, type_v; /* of the tensors: q is float32 here */
     attn_way way;
     bool fast; /* probabilities may be rounded to 16 bits: options.precision */
     int rows;  /* 1 .. the plan's block_rows; at most the ISA's thin_rows where thin */

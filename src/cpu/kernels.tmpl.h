@@ -30,6 +30,11 @@ enum { CHAIN = 16 };
 
 #include "attend.tmpl.h"
 
+#ifdef TILE_PRODUCTS
+#include TILE_PRODUCTS
+#include "tile.tmpl.h"
+#endif
+
 #define TABLE_(isa) attn_kernels_##isa
 #define TABLE(isa) TABLE_(isa)
 #define TEXT_(isa) #isa
@@ -39,7 +44,15 @@ const attn_kernels TABLE(ISA) = {
     .lanes = LANES,
     .tile_rows = TILE,
     .thin_rows = THIN_ROWS,
+#ifdef TILE_PRODUCTS
+    .tiles = tiles,
+    .tile_block = TILE_BLOCK,
+    .begin = tile_begin,
+    .dot_rate = dot_rate,
+    .attend = attend_any,
+#else
     .attend = attend,
+#endif
     .fold = fold,
     .finish = finish,
     .load = load,

@@ -72,6 +72,7 @@ void attn_rows_begin(const attn_call *call, const attn_row_block *rows, const at
     const attn_problem *p = call->problem;
     pack_queries(call, rows, scratch);
     *work = (attn_work){
+        .type_q = p->type_q,
         .type_k = p->type_k,
         .type_v = p->type_v,
         .way = rows->way,

@@ -2,6 +2,7 @@
 #include "kernels.h"
 #include <immintrin.h>
 #include <math.h>
+#include <string.h>
 
 #ifndef ISA
 #define ISA avx512
@@ -34,6 +35,8 @@ static inline bool vec_any(vec_mask mask) { return mask != 0; }
 /* b where either is NaN */
 static inline vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 static inline vec vec_abs(vec x) { return _mm512_abs_ps(x); }
+/* the upper 16 bits of each: a bf16 number */
+static inline vec vec_high_bits(vec x) { return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0xffff0000))); }
 static inline vec vec_round(vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127, as on every ISA */
 static inline vec vec_scale2(vec x, vec n) {
@@ -108,3 +111,17 @@ static inline void vec_store_bf16_part(uint16_t *p, vec x, vec_part part) {
     __m512i y = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), high, _mm512_set1_epi32(0x40));
     _mm256_mask_storeu_epi16(p, part, _mm512_cvtepi32_epi16(y));
 }
+
+#if defined __AVX512BF16__
+typedef __m512bh vec_pairs; /* sixteen pairs of bf16 */
+static inline vec_pairs vec_load_pairs(const uint16_t *p) { return (vec_pairs)_mm512_loadu_si512(p); }
+static inline vec_pairs vec_set1_pair(const uint16_t *p) {
+    int32_t pair;
+    memcpy(&pair, p, sizeof pair);
+    return (vec_pairs)_mm512_set1_epi32(pair);
+}
+/* c + a[2i + 1] b[2i + 1] + a[2i] b[2i], rounded after each; subnormal inputs and results are 0 */
+static inline vec vec_dot(vec_pairs a, vec_pairs b, vec c) { return _mm512_dpbf16_ps(c, a, b); }
+/* two vectors to bf16, nearest even, one behind the other */
+static inline void vec_store_bf16_two(uint16_t *p, vec low, vec high) { _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(high, low)); }
+#endif

@@ -1,0 +1,291 @@
+/* tile.tmpl.h: the tile way: scores and values as products of matrices of bf16 numbers (tile.h), rows in strips. An element that the
+ * products would not treat as float32 arithmetic does (NaN, Inf, what is near float32's ends) is "unusual": it takes part as zero, and
+ * every row that sees it is done again the thin way, alone. No other row can tell. */
+/* 2^-100 and 2^60: products and sums of numbers between are far from float32's ends, and so are the parts of such numbers. */
+#define USUAL_LEAST 0x1p-100f
+#define USUAL_LIMIT 0x1p60f
+enum { USUAL_LEAST_BF16 = (127 - 100) << 7, USUAL_LIMIT_BF16 = (127 + 60) << 7 };
+
+static bool split_bf16(uint16_t *to, const uint16_t *from, int64_t dim) {
+    uint16_t unusual = 0;
+    for (int64_t d = 0; d < dim; d++) {
+        uint16_t x = from[d], size = x & 0x7fff;
+        to[d] = x;
+        unusual |= (uint16_t)(size != 0) & (uint16_t)((uint16_t)(size - USUAL_LEAST_BF16) >= USUAL_LIMIT_BF16 - USUAL_LEAST_BF16);
+    }
+    return unusual != 0;
+}
+
+static ALWAYS_INLINE bool split_floats(int parts, uint16_t *to, int64_t stride, const float *from, int64_t dim) {
+    uint32_t unusual = 0;
+    for (int64_t d = 0; d < dim; d++) {
+        float rest = from[d], size = fabsf(rest);
+        unusual |= (uint32_t)!(size < USUAL_LIMIT) | ((uint32_t)(size < USUAL_LEAST) & (uint32_t)(size != 0.0f));
+        UNROLL for (int part = 0; part < parts; part++) {
+            uint32_t bits;
+            float high;
+            memcpy(&bits, &rest, sizeof bits);
+            to[part * stride + d] = (uint16_t)(bits >> 16);
+            bits &= 0xffff0000u;
+            memcpy(&high, &bits, sizeof high);
+            rest -= high; /* exact */
+        }
+    }
+    return unusual != 0;
+}
+
+/* `count` numbers in the parts that numbers of `type` need, zeros behind them up to `padded`, and in the place of unusual ones: then
+ * true. */
+static bool split(uint16_t *to, int64_t padded, const float *from, attn_type type, int64_t count) {
+    const int parts = attn_tile_parts(type);
+    bool unusual = parts == 1   ? split_floats(1, to, padded, from, count)
+                   : parts == 2 ? split_floats(2, to, padded, from, count)
+                                : split_floats(3, to, padded, from, count);
+    if (unusual) count = 0;
+    for (int part = 0; part < parts; part++) memset(to + part * padded + count, 0, (size_t)(padded - count) * sizeof *to);
+    return unusual;
+}
+
+/* A row of keys or values in parts; zeros where there is none (NULL). */
+static bool split_row(uint16_t *to, int64_t padded, const void *from, attn_type type, int64_t dim, float *scratch) {
+    if (from && type == ATTN_BF16) {
+        if (!split_bf16(to, from, dim)) {
+            memset(to + dim, 0, (size_t)(padded - dim) * sizeof *to);
+            return false;
+        }
+    } else if (from) {
+        load(scratch, from, type, dim);
+        return split(to, padded, scratch, type, dim);
+    }
+    memset(to, 0, (size_t)(attn_tile_parts(type) * padded) * sizeof *to);
+    return from != NULL;
+}
+
+/* 16 pairs of each of 16 rows, from[row][pair], to to[pair][row] */
+static void transpose_pairs(uint16_t *to, const uint16_t *from, int64_t row) {
+    if (LANES == 16) {
+        vec t[16];
+        for (int i = 0; i < 16; i++) t[i] = vec_load((const float *)(const void *)(from + i * row));
+        vec_transpose(t);
+        for (int i = 0; i < 16; i++) vec_store((float *)(void *)(to + i * 32), t[i]);
+    } else
+        for (int pair = 0; pair < 16; pair++)
+            for (int i = 0; i < 16; i++) memcpy(to + pair * 32 + 2 * i, from + i * row + 2 * pair, 2 * sizeof *to);
+}
+
+static const void *key_row(const attn_work *w, const char *from, int64_t row, int j) {
+    return j < w->first || j >= w->end || (w->seen && !w->seen[j]) ? NULL : from + j * row;
+}
+
+static bool pack_keys(const attn_work *w, const attn_tile_scratch *s) {
+    const int64_t padded = attn_tile_round(w->dim_qk, 32), part = attn_tile_k_part(w->dim_qk);
+    const int parts = attn_tile_parts(w->type_k);
+    bool any = false;
+    for (int j = w->first / 16 * 16; j < w->end; j += 16) {
+        for (int i = 0; i < 16; i++) {
+            const void *from = key_row(w, w->k, w->k_row, j + i);
+            bool unusual = split_row(s->rows + i * parts * padded, padded, from, w->type_k, w->dim_qk, w->convert);
+            s->unusual[j + i] = unusual;
+            any |= unusual;
+        }
+        for (int n = 0; n < parts; n++)
+            for (int64_t d = 0; d < padded; d += 32)
+                transpose_pairs(s->k + n * part + (j * padded + d * 16), s->rows + n * padded + d, parts * padded);
+    }
+    return any;
+}
+
+static void interleave(uint16_t *to, const uint16_t *even, const uint16_t *odd) {
+    for (int i = 0; i < 16; i++) {
+        uint32_t pair = even[i] | (uint32_t)odd[i] << 16;
+        memcpy(to + 2 * i, &pair, sizeof pair);
+    }
+}
+
+/* Values as pairs of keys, or (parts 0) as float32 rows. */
+static bool pack_values(const attn_work *w, const attn_tile_scratch *s, int weight_parts) {
+    const int64_t padded = attn_tile_round(w->dim_v, 16), part = attn_tile_v_part(w->dim_v);
+    const int parts = attn_tile_parts(w->type_v);
+    bool any = false;
+    for (int j = w->first / 32 * 32; j < w->end || j % 32; j += 2) {
+        for (int i = 0; i < 2; i++) {
+            const void *from = key_row(w, w->v, w->v_row, j + i);
+            bool unusual = split_row(s->rows + i * parts * padded, padded, from, w->type_v, w->dim_v, w->convert);
+            s->unusual[j + i] |= unusual;
+            any |= unusual;
+            if (weight_parts) continue;
+            float *to = (float *)(void *)s->v + (j + i) * padded;
+            if (from && !unusual)
+                load(to, from, w->type_v, w->dim_v);
+            else
+                memset(to, 0, (size_t)padded * sizeof *to);
+        }
+        for (int n = 0; n < parts && weight_parts; n++)
+            for (int64_t d = 0; d < padded; d += 16)
+                interleave(s->v + n * part + d * ATTN_BLOCK + j * 16, s->rows + n * padded + d, s->rows + (parts + n) * padded + d);
+    }
+    return any;
+}
+
+/* Weights of 32 keys as parts of bf16: exact in three, or rounded to one. */
+static void store_weights(uint16_t *to, int parts, vec low, vec high) {
+    if (parts == 1) {
+        vec_store_bf16_two(to, low, high);
+        return;
+    }
+    for (int n = 0; n < parts; n++) {
+        vec low_part = vec_high_bits(low), high_part = vec_high_bits(high);
+        vec_store_bf16_two(to + n * ATTN_TILE_P_PART, low_part, high_part);
+        low = vec_sub(low, low_part);
+        high = vec_sub(high, high_part);
+    }
+}
+
+/* A row's scores to weights: float32 in their place, or (parts > 0) parts in `p`, for the 32-key tiles from / 32 to the one that holds
+ * end - 1. */
+static void tile_softmax(const attn_work *w, int row, float *s, uint16_t *p, int parts) {
+    const int lo = w->lo[row], hi = w->hi[row], from = w->first / 32 * 32;
+    const float scale = plain(w) ? w->scale : 1.0f;
+    vec top = vec_set1(-INFINITY), sum = vec_zero();
+    if (!plain(w)) thin_bias(w, row, s);
+    for (int j = from; j < w->end || j % 32; j += LANES) {
+        vec x = vec_load(s + j);
+        if (j < lo || j + LANES > hi) {
+            x = band(x, vec_add(vec_iota(), vec_set1((float)j)), vec_set1((float)lo), vec_set1((float)hi));
+            vec_store(s + j, x);
+        }
+        top = vec_max(x, top);
+    }
+    const float m = vec_hmax(top) * scale;
+    const bool large = fabsf(m) > LARGE;
+    vec first = vec_set1(large ? scale : 1.0f), then = vec_set1(large ? 1.0f : scale), shift = vec_sub(vec_zero(), not_empty(vec_set1(m)));
+    for (int j = from; j < w->end;) {
+        vec chain = vec_zero();
+        do {
+            vec weight[32 / LANES];
+            UNROLL for (int i = 0; i < 32 / LANES; i++) {
+                weight[i] = vec_exp(vec_fma(vec_mul(vec_load(s + j + i * LANES), first), then, shift));
+                chain = vec_add(chain, weight[i]);
+                if (!parts) vec_store(s + j + i * LANES, weight[i]);
+            }
+            if (parts) store_weights(p + j * 16, parts, weight[0], weight[1]);
+            j += 32;
+        } while (j < w->end && j % (CHAIN * LANES));
+        sum = vec_add(sum, chain);
+    }
+    w->state.m[row] = m;
+    w->state.l[row] = vec_hsum(sum);
+}
+
+static bool sees_unusual(const attn_work *w, int row, const unsigned char *unusual) {
+    for (int j = w->lo[row]; j < w->hi[row]; j++)
+        if (unusual[j] && !hidden(w, row, j)) return true;
+    return false;
+}
+
+/* A row by itself, the thin way, from the queries as they are. */
+static void thin_row(const attn_work *w, int row) {
+    attn_work one = *w;
+    one.way = ATTN_THIN;
+    one.rows = 1;
+    one.q += row * w->q_stride;
+    one.lo += row;
+    one.hi += row;
+    if (w->slopes) one.slopes += row, one.diagonal += row;
+    if (w->bias) one.bias += row;
+    float m[ATTN_LANES_MAX], l[ATTN_LANES_MAX];
+    one.state = (attn_states){ m, l, w->state.o + row * w->o_stride };
+    memset(one.state.o, 0, (size_t)w->o_stride * sizeof(float));
+    thin_attend(&one);
+    w->state.m[row] = *m;
+    w->state.l[row] = *l;
+}
+
+/* The keys that any row of a strip sees, within w's. */
+static attn_work strip_of(const attn_work *w, int row, int rows) {
+    attn_work strip = *w;
+    strip.first = w->end;
+    strip.end = w->first;
+    for (int r = row; r < row + rows; r++) {
+        if (w->lo[r] >= w->hi[r]) continue;
+        if (w->lo[r] < strip.first) strip.first = w->lo[r];
+        if (w->hi[r] > strip.end) strip.end = w->hi[r];
+    }
+    if (strip.first < w->first) strip.first = w->first;
+    if (strip.end > w->end) strip.end = w->end;
+    return strip;
+}
+
+static void empty_row(const attn_work *w, int row) {
+    w->state.m[row] = -INFINITY;
+    w->state.l[row] = 0.0f;
+    memset(w->state.o + row * w->o_stride, 0, (size_t)w->o_stride * sizeof(float));
+}
+
+static const uint16_t *packed_queries(const attn_work *w) {
+    return (const uint16_t *)(const void *)((const char *)w->packed + attn_tile_round(w->rows, 64));
+}
+
+static void tile_strip(const attn_work *w, const attn_tile_scratch *s, int row, int rows, int weight_parts) {
+    const int64_t padded_qk = attn_tile_round(w->dim_qk, 32), padded_v = attn_tile_round(w->dim_v, 16);
+    const attn_work strip = strip_of(w, row, rows);
+    if (strip.first >= strip.end) {
+        for (int r = row; r < row + rows; r++) empty_row(w, r);
+        return;
+    }
+    const int from = strip.first / 32 * 32, panels = (strip.end - from + 15) / 16, keys = (strip.end - from + 31) / 32 * 32;
+    tile_scores(w, w->scores + from, packed_queries(w) + row * padded_qk, s->k + from * padded_qk, panels);
+    for (int r = 0; r < rows; r++)
+        tile_softmax(&strip, row + r, w->scores + r * ATTN_SCORES_LD, s->p + r / 16 * (16 * ATTN_BLOCK) + r % 16 * 32, weight_parts);
+    float *o = w->state.o + row * w->o_stride;
+    if (!weight_parts) {
+        memset(o, 0, (size_t)(rows * w->o_stride) * sizeof(float));
+        for (int j = strip.first, n; j < strip.end; j += n) {
+            n = run_of(&strip, j);
+            add_values(w, ATTN_F32, rows, o, w->scores + j, ATTN_SCORES_LD, 1, (const char *)((float *)(void *)s->v + j * padded_v),
+                       padded_v * (int64_t)sizeof(float), j, n, 0);
+        }
+    } else if (rows == ATTN_STRIP)
+        tile_values(w, o, w->o_stride, s->p + from * 16, s->v + from * 16, keys, weight_parts);
+    else {
+        tile_values(w, s->o, padded_v, s->p + from * 16, s->v + from * 16, keys, weight_parts);
+        for (int r = 0; r < rows; r++) memcpy(o + r * w->o_stride, s->o + r * padded_v, (size_t)padded_v * sizeof(float));
+    }
+}
+
+static void tile_attend(const attn_work *w) {
+    attn_tile_scratch s = attn_tile_lay(w->tile, w->dim_qk, w->dim_v, w->type_k, w->type_v);
+    const int weight_parts = parts_of_weights(w);
+    const unsigned char *unusual_rows = (const unsigned char *)w->packed;
+    bool unusual = pack_keys(w, &s);
+    unusual |= pack_values(w, &s, weight_parts);
+    for (int row = 0; row < w->rows; row += ATTN_STRIP)
+        tile_strip(w, &s, row, w->rows - row < ATTN_STRIP ? w->rows - row : ATTN_STRIP, weight_parts);
+    for (int row = 0; row < w->rows; row++)
+        if (unusual_rows[row] || (unusual && sees_unusual(w, row, s.unusual))) thin_row(w, row);
+}
+
+/* The queries in parts, [part][row tile][k tile][16][32]. */
+static void tile_begin(const attn_work *w) {
+    if (w->way != ATTN_TILE) return;
+    const int64_t padded = attn_tile_round(w->dim_qk, 32), part = attn_tile_q_part(w->rows, w->dim_qk);
+    const int parts = attn_tile_parts(w->type_q);
+    unsigned char *unusual = (unsigned char *)w->packed;
+    uint16_t *to = (uint16_t *)(void *)((char *)w->packed + attn_tile_round(w->rows, 64));
+    attn_tile_scratch s = attn_tile_lay(w->tile, w->dim_qk, w->dim_v, w->type_k, w->type_v);
+    for (int row = 0; row < (w->rows + ATTN_STRIP - 1) / ATTN_STRIP * ATTN_STRIP; row++) {
+        const bool there = row < w->rows;
+        bool odd = split(s.rows, padded, w->q + (there ? row : 0) * w->q_stride, w->type_q, there ? w->dim_qk : 0);
+        if (there) unusual[row] = odd;
+        for (int n = 0; n < parts; n++)
+            for (int64_t d = 0; d < padded; d += 32)
+                memcpy(to + n * part + row / 16 * 16 * padded + d * 16 + row % 16 * 32, s.rows + n * padded + d, 32 * sizeof *to);
+    }
+}
+
+static void attend_any(const attn_work *w) {
+    if (w->way == ATTN_TILE)
+        tile_attend(w);
+    else
+        attend(w);
+}
