@@ -6,21 +6,21 @@
 #define USUAL_LIMIT 0x1p60f
 enum { USUAL_LEAST_BF16 = (127 - 100) << 7, USUAL_LIMIT_BF16 = (127 + 60) << 7 };
 
-static bool split_bf16(uint16_t *to, const uint16_t *from, int64_t dim) {
-    uint16_t unusual = 0;
-    for (int64_t d = 0; d < dim; d++) {
-        uint16_t x = from[d], size = x & 0x7fff;
-        to[d] = x;
-        unusual |= (uint16_t)(size != 0) & (uint16_t)((uint16_t)(size - USUAL_LEAST_BF16) >= USUAL_LIMIT_BF16 - USUAL_LEAST_BF16);
+/* A row of bf16, zeros behind it up to `padded` (a multiple of 32); whether any of it is unusual. */
+static bool copy_bf16(uint16_t *to, int64_t padded, const uint16_t *from, int64_t dim) {
+    bool unusual = false;
+    for (int64_t d = 0; d < padded; d += 32) {
+        int64_t left = dim - d;
+        unusual |= vec_copy_bf16(to + d, from + d, left > 32 ? 32 : left > 0 ? (int)left : 0, USUAL_LEAST_BF16, USUAL_LIMIT_BF16);
     }
-    return unusual != 0;
+    return unusual;
 }
 
 static ALWAYS_INLINE bool split_floats(int parts, uint16_t *to, int64_t stride, const float *from, int64_t dim) {
     uint32_t unusual = 0;
     for (int64_t d = 0; d < dim; d++) {
         float rest = from[d], size = fabsf(rest);
-        unusual |= (uint32_t)!(size < USUAL_LIMIT) | ((uint32_t)(size < USUAL_LEAST) & (uint32_t)(size != 0.0f));
+        unusual |= (uint32_t) !(size < USUAL_LIMIT) | ((uint32_t)(size < USUAL_LEAST) & (uint32_t)(size != 0.0f));
         UNROLL for (int part = 0; part < parts; part++) {
             uint32_t bits;
             float high;
@@ -49,10 +49,7 @@ static bool split(uint16_t *to, int64_t padded, const float *from, attn_type typ
 /* A row of keys or values in parts; zeros where there is none (NULL). */
 static bool split_row(uint16_t *to, int64_t padded, const void *from, attn_type type, int64_t dim, float *scratch) {
     if (from && type == ATTN_BF16) {
-        if (!split_bf16(to, from, dim)) {
-            memset(to + dim, 0, (size_t)(padded - dim) * sizeof *to);
-            return false;
-        }
+        if (!copy_bf16(to, padded, from, dim)) return false;
     } else if (from) {
         load(scratch, from, type, dim);
         return split(to, padded, scratch, type, dim);
@@ -95,16 +92,9 @@ static bool pack_keys(const attn_work *w, const attn_tile_scratch *s) {
     return any;
 }
 
-static void interleave(uint16_t *to, const uint16_t *even, const uint16_t *odd) {
-    for (int i = 0; i < 16; i++) {
-        uint32_t pair = even[i] | (uint32_t)odd[i] << 16;
-        memcpy(to + 2 * i, &pair, sizeof pair);
-    }
-}
-
-/* Values as pairs of keys, or (parts 0) as float32 rows. */
+/* Values as pairs of keys, part by part, or (weights not in parts) as float32, [panel][key][16]. */
 static bool pack_values(const attn_work *w, const attn_tile_scratch *s, int weight_parts) {
-    const int64_t padded = attn_tile_round(w->dim_v, 16), part = attn_tile_v_part(w->dim_v);
+    const int64_t padded = attn_tile_round(w->dim_v, 32), part = attn_tile_v_part(w->dim_v);
     const int parts = attn_tile_parts(w->type_v);
     bool any = false;
     for (int j = w->first / 32 * 32; j < w->end || j % 32; j += 2) {
@@ -114,21 +104,41 @@ static bool pack_values(const attn_work *w, const attn_tile_scratch *s, int weig
             s->unusual[j + i] |= unusual;
             any |= unusual;
             if (weight_parts) continue;
-            float *to = (float *)(void *)s->v + (j + i) * padded;
-            if (from && !unusual)
-                load(to, from, w->type_v, w->dim_v);
-            else
-                memset(to, 0, (size_t)padded * sizeof *to);
+            if (from && !unusual && w->type_v == ATTN_BF16)
+                load(w->convert, from, w->type_v, w->dim_v);
+            else if (!from || unusual)
+                memset(w->convert, 0, (size_t)padded * sizeof *w->convert);
+            for (int64_t d = 0; d < w->dim_v; d += LANES)
+                vec_store((float *)(void *)s->v + d / 16 * 16 * ATTN_BLOCK + (j + i) * 16 + d % 16, vec_load(w->convert + d));
         }
         for (int n = 0; n < parts && weight_parts; n++)
-            for (int64_t d = 0; d < padded; d += 16)
-                interleave(s->v + n * part + d * ATTN_BLOCK + j * 16, s->rows + n * padded + d, s->rows + (parts + n) * padded + d);
+            for (int64_t d = 0; d < w->dim_v; d += 16)
+                vec_zip_16(s->v + n * part + d * ATTN_BLOCK + j * 16, s->rows + n * padded + d, s->rows + (parts + n) * padded + d);
     }
     return any;
 }
 
-/* Weights of 32 keys as parts of bf16: exact in three, or rounded to one. */
-static void store_weights(uint16_t *to, int parts, vec low, vec high) {
+/* e^x for x <= 0, for weights that will be rounded to 16 bits: 2^(x log2(e)), the polynomial of degree 5 with least relative error
+ * (7.5e-8). Of what the product with log2(e) loses in rounding, large weights see nothing. */
+static inline vec exp_of_16_bits(vec x) {
+    x = vec_mul(vec_max(vec_set1(-105.0f), x), vec_set1(1.44269504088896341f));
+    vec n = vec_round(x), r = vec_sub(x, n);
+    vec p = vec_set1(1.32764725e-03f);
+    p = vec_fma(p, r, vec_set1(9.67554096e-03f));
+    p = vec_fma(p, r, vec_set1(5.55071309e-02f));
+    p = vec_fma(p, r, vec_set1(2.40221202e-01f));
+    p = vec_fma(p, r, vec_set1(6.93146944e-01f));
+    p = vec_fma(p, r, vec_set1(1.00000012e+00f));
+    return vec_scale2_down(p, n);
+}
+
+/* A row's weights of 32 keys: as float32 (parts 0), as parts of bf16, exact in three, or rounded to one part. */
+static ALWAYS_INLINE void store_weights(uint16_t *to, int parts, vec low, vec high) {
+    if (parts == 0) {
+        vec_store((float *)(void *)to, low);
+        vec_store((float *)(void *)to + 16 * 16, high);
+        return;
+    }
     if (parts == 1) {
         vec_store_bf16_two(to, low, high);
         return;
@@ -141,9 +151,8 @@ static void store_weights(uint16_t *to, int parts, vec low, vec high) {
     }
 }
 
-/* A row's scores to weights: float32 in their place, or (parts > 0) parts in `p`, for the 32-key tiles from / 32 to the one that holds
- * end - 1. */
-static void tile_softmax(const attn_work *w, int row, float *s, uint16_t *p, int parts) {
+/* A row's scores to weights, for the 32-key tiles from the one of w->first to the one of w->end - 1. */
+static ALWAYS_INLINE void tile_softmax(const attn_work *w, int row, float *s, uint16_t *p, int parts) {
     const int lo = w->lo[row], hi = w->hi[row], from = w->first / 32 * 32;
     const float scale = plain(w) ? w->scale : 1.0f;
     vec top = vec_set1(-INFINITY), sum = vec_zero();
@@ -164,11 +173,11 @@ static void tile_softmax(const attn_work *w, int row, float *s, uint16_t *p, int
         do {
             vec weight[32 / LANES];
             UNROLL for (int i = 0; i < 32 / LANES; i++) {
-                weight[i] = vec_exp(vec_fma(vec_mul(vec_load(s + j + i * LANES), first), then, shift));
+                vec x = vec_fma(vec_mul(vec_load(s + j + i * LANES), first), then, shift);
+                weight[i] = parts == 1 ? exp_of_16_bits(x) : vec_exp(x);
                 chain = vec_add(chain, weight[i]);
-                if (!parts) vec_store(s + j + i * LANES, weight[i]);
             }
-            if (parts) store_weights(p + j * 16, parts, weight[0], weight[1]);
+            store_weights(p + j * (parts ? 16 : 32), parts, weight[0], weight[1]);
             j += 32;
         } while (j < w->end && j % (CHAIN * LANES));
         sum = vec_add(sum, chain);
@@ -226,6 +235,22 @@ static const uint16_t *packed_queries(const attn_work *w) {
     return (const uint16_t *)(const void *)((const char *)w->packed + attn_tile_round(w->rows, 64));
 }
 
+/* Each row fetches its share of the next block's keys and values: packing them would wait for memory. */
+static void prefetch_share(const attn_work *w, int row) {
+    const int from = ATTN_BLOCK * row / w->rows, to = ATTN_BLOCK * (row + 1) / w->rows;
+    const int64_t size_k = w->dim_qk * (w->type_k == ATTN_F32 ? 4 : 2), size_v = w->dim_v * (w->type_v == ATTN_F32 ? 4 : 2);
+    for (int j = ATTN_BLOCK + from; j < ATTN_BLOCK + to; j++) {
+        for (int64_t line = 0; line < size_k; line += 64) vec_prefetch(w->k + j * w->k_row + line);
+        for (int64_t line = 0; line < size_v; line += 64) vec_prefetch(w->v + j * w->v_row + line);
+    }
+}
+
+/* where the weights of a strip's row begin, in 16-bit numbers */
+static inline int weight_at(int row, int key, int parts) {
+    const int size = parts ? 1 : 2; /* of a weight */
+    return row / 16 * (16 * ATTN_BLOCK * size) + row % 16 * 32 + key * 16 * size;
+}
+
 static void tile_strip(const attn_work *w, const attn_tile_scratch *s, int row, int rows, int weight_parts) {
     const int64_t padded_qk = attn_tile_round(w->dim_qk, 32), padded_v = attn_tile_round(w->dim_v, 16);
     const attn_work strip = strip_of(w, row, rows);
@@ -235,20 +260,20 @@ static void tile_strip(const attn_work *w, const attn_tile_scratch *s, int row, 
     }
     const int from = strip.first / 32 * 32, panels = (strip.end - from + 15) / 16, keys = (strip.end - from + 31) / 32 * 32;
     tile_scores(w, w->scores + from, packed_queries(w) + row * padded_qk, s->k + from * padded_qk, panels);
-    for (int r = 0; r < rows; r++)
-        tile_softmax(&strip, row + r, w->scores + r * ATTN_SCORES_LD, s->p + r / 16 * (16 * ATTN_BLOCK) + r % 16 * 32, weight_parts);
+    for (int r = 0; r < rows; r++) {
+        float *at = w->scores + r * ATTN_SCORES_LD;
+        prefetch_share(w, row + r);
+        if (weight_parts == 1)
+            tile_softmax(&strip, row + r, at, s->p + weight_at(r, 0, 1), 1);
+        else
+            tile_softmax(&strip, row + r, at, s->p + weight_at(r, 0, EXACT_PARTS), EXACT_PARTS);
+    }
     float *o = w->state.o + row * w->o_stride;
-    if (!weight_parts) {
-        memset(o, 0, (size_t)(rows * w->o_stride) * sizeof(float));
-        for (int j = strip.first, n; j < strip.end; j += n) {
-            n = run_of(&strip, j);
-            add_values(w, ATTN_F32, rows, o, w->scores + j, ATTN_SCORES_LD, 1, (const char *)((float *)(void *)s->v + j * padded_v),
-                       padded_v * (int64_t)sizeof(float), j, n, 0);
-        }
-    } else if (rows == ATTN_STRIP)
-        tile_values(w, o, w->o_stride, s->p + from * 16, s->v + from * 16, keys, weight_parts);
+    const uint16_t *p = s->p + weight_at(0, from, weight_parts), *v = s->v + from * (weight_parts ? 16 : 32);
+    if (rows == ATTN_STRIP)
+        tile_values(w, o, w->o_stride, p, v, keys, weight_parts);
     else {
-        tile_values(w, s->o, padded_v, s->p + from * 16, s->v + from * 16, keys, weight_parts);
+        tile_values(w, s->o, padded_v, p, v, keys, weight_parts);
         for (int r = 0; r < rows; r++) memcpy(o + r * w->o_stride, s->o + r * padded_v, (size_t)padded_v * sizeof(float));
     }
 }

@@ -2,83 +2,111 @@
  * lanes. */
 #include "tile.h"
 
-enum { TILE_BLOCK = 128 }; /* rows of a row block: packing keys and values costs them a fiftieth then */
+enum { TILE_BLOCK = 256 };
 
-static bool tiles(const attn_problem *p) {
-    return p->type_q == ATTN_BF16 && p->type_k == ATTN_BF16 && fabsf(p->scale) <= 0x1p30f;
+static bool tiles(const attn_problem *p) { return p->type_q == ATTN_BF16 && p->type_k == ATTN_BF16 && fabsf(p->scale) <= 0x1p30f; }
+
+/* Weights times values in float32 cost as much as weights in two parts would, and are exact. */
+enum { EXACT_PARTS = 0 };
+static int parts_of_weights(const attn_work *w) { return w->fast && w->type_v == ATTN_BF16 ? 1 : EXACT_PARTS; }
+
+/* In units of 32 bits: a pair of bf16, or one float32 for weights that are not in parts. Chains of CHAIN terms are added up, in registers
+ * or in memory: registers hold 12 accumulators of each kind, or 24 of one. UNIT_BLOCK units of a few panels stay in the first cache while
+ * all rows pass. */
+enum { DOT_ROWS = 4, FMA_ROWS = 8, UNIT_PANELS = 3, UNIT_BLOCK = 64 };
+
+static ALWAYS_INLINE void dot_tile(int panels, bool more, float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t b_panel,
+                                   int units) {
+    vec total[DOT_ROWS * UNIT_PANELS];
+    UNROLL for (int i = 0; i < DOT_ROWS * panels; i++) total[i] = vec_zero();
+    for (int k = 0; k < units; k += CHAIN / 2) {
+        const uint16_t *ak = a + k / 16 * 512 + k % 16 * 2, *bk = b + k * 32;
+        vec acc[DOT_ROWS * UNIT_PANELS], bv[UNIT_PANELS];
+        UNROLL for (int i = 0; i < DOT_ROWS * panels; i++) acc[i] = vec_zero();
+        for (int n = units - k < CHAIN / 2 ? units - k : CHAIN / 2; n > 0; n--, ak += 2, bk += 32) {
+            UNROLL for (int p = 0; p < panels; p++) bv[p] = vec_load((const float *)(const void *)(bk + p * b_panel));
+            UNROLL for (int r = 0; r < DOT_ROWS; r++) {
+                vec av = vec_set1_unit(ak + r * 32);
+                UNROLL for (int p = 0; p < panels; p++) acc[r * panels + p] = vec_dot(av, bv[p], acc[r * panels + p]);
+            }
+        }
+        UNROLL for (int i = 0; i < DOT_ROWS * panels; i++) total[i] = vec_add(total[i], acc[i]);
+    }
+    UNROLL for (int r = 0; r < DOT_ROWS; r++) UNROLL for (int p = 0; p < panels; p++) {
+        float *to = c + r * ldc + p * LANES;
+        vec_store(to, more ? vec_add(vec_load(to), total[r * panels + p]) : total[r * panels + p]);
+    }
 }
 
-/* 0: float32 weights times float32 values cost as much as weights in two parts would, and are exact. */
-static int parts_of_weights(const attn_work *w) { return w->fast && w->type_v == ATTN_BF16 ? 1 : 0; }
-
-/* DOT_CHAIN pairs are CHAIN terms; LONG_CHAIN is for weights of 16 bits, beside whose error it does not show. */
-enum { DOT_ROWS = 8, DOT_PANELS = 3, DOT_CHAIN = CHAIN / 2, LONG_CHAIN = 32 };
-
-static ALWAYS_INLINE void dot_tile(int rows, int panels, float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t b_panel,
-                                   int64_t pairs, int chain) {
-    for (int64_t k = 0; k < pairs; k += chain) {
-        vec acc[DOT_ROWS * DOT_PANELS];
-        UNROLL for (int i = 0; i < rows * panels; i++) acc[i] = vec_zero();
-        const uint16_t *ak = a + k / 16 * 512 + k % 16 * 2, *bk = b + k * 32;
-        for (int64_t end = k + chain < pairs ? k + chain : pairs, n = k; n < end;) {
-            for (int64_t stop = n - n % 16 + 16 < end ? n - n % 16 + 16 : end; n < stop; n++, ak += 2, bk += 32) {
-                vec_pairs bv[DOT_PANELS];
-                UNROLL for (int p = 0; p < panels; p++) bv[p] = vec_load_pairs(bk + p * b_panel);
-                UNROLL for (int r = 0; r < rows; r++) {
-                    vec_pairs av = vec_set1_pair(ak + r * 32);
-                    UNROLL for (int p = 0; p < panels; p++) acc[r * panels + p] = vec_dot(av, bv[p], acc[r * panels + p]);
-                }
+static ALWAYS_INLINE void fma_tile(int panels, bool more, float *c, int64_t ldc, const uint16_t *a, const uint16_t *b, int64_t b_panel,
+                                   int units) {
+    for (int k = 0; k < units; k += CHAIN) {
+        const uint16_t *ak = a + k * 32, *bk = b + k * 32;
+        vec acc[FMA_ROWS * UNIT_PANELS], bv[UNIT_PANELS];
+        UNROLL for (int i = 0; i < FMA_ROWS * panels; i++) acc[i] = vec_zero();
+        for (int n = units - k < CHAIN ? units - k : CHAIN; n > 0; n--, ak += 2, bk += 32) {
+            UNROLL for (int p = 0; p < panels; p++) bv[p] = vec_load((const float *)(const void *)(bk + p * b_panel));
+            UNROLL for (int r = 0; r < FMA_ROWS; r++) {
+                vec av = vec_set1_unit(ak + r * 32);
+                UNROLL for (int p = 0; p < panels; p++) acc[r * panels + p] = vec_fma(av, bv[p], acc[r * panels + p]);
             }
-            if (n % 16 == 0) ak += 512 - 32;
         }
-        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int p = 0; p < panels; p++) {
+        UNROLL for (int r = 0; r < FMA_ROWS; r++) UNROLL for (int p = 0; p < panels; p++) {
             float *to = c + r * ldc + p * LANES;
-            vec_store(to, k == 0 ? acc[r * panels + p] : vec_add(vec_load(to), acc[r * panels + p]));
+            vec_store(to, more || k > 0 ? vec_add(vec_load(to), acc[r * panels + p]) : acc[r * panels + p]);
         }
     }
 }
 
+static ALWAYS_INLINE void unit_panels(bool dot, int panels, bool more, float *c, int64_t ldc, const uint16_t *a, int64_t a_rows,
+                                      const uint16_t *b, int64_t b_panel, int units) {
+    for (int r = 0; r < ATTN_STRIP; r += dot ? DOT_ROWS : FMA_ROWS) {
+        const uint16_t *ar = a + r / 16 * a_rows + r % 16 * 32;
+        if (dot)
+            dot_tile(panels, more, c + r * ldc, ldc, ar, b, b_panel, units);
+        else
+            fma_tile(panels, more, c + r * ldc, ldc, ar, b, b_panel, units);
+    }
+}
+
 /* c[row][16 * panel ..] = a * b for ATTN_STRIP rows; a_rows: 16-bit numbers from 16 rows of a to the next, b_panel: from a panel to the
- * next. Chains as short as float32-grade sums need, or longer ones. */
-static void dot_product(float *c, int64_t ldc, const uint16_t *a, int64_t a_rows, const uint16_t *b, int64_t b_panel, int panels,
-                        int64_t pairs, bool short_chains) {
-    for (int p = 0, n; p < panels; p += n) { /* a few panels stay in the first cache for all rows */
-        const int left = panels - p;
-        n = left == 3 || left > 4 ? 3 : left == 1 ? 1 : 2;
-        for (int r = 0; r < ATTN_STRIP; r += DOT_ROWS) {
-            const uint16_t *ar = a + r / 16 * a_rows + r % 16 * 32, *bp = b + p * b_panel;
-            float *to = c + r * ldc + p * LANES;
-            switch (n + (short_chains ? 4 : 0)) {
-#define PANELS(n)                                                                                                                          \
-    case n:                                                                                                                                \
-        dot_tile(DOT_ROWS, n, to, ldc, ar, bp, b_panel, pairs, LONG_CHAIN);                                                                \
-        break;                                                                                                                             \
-    case n + 4:                                                                                                                            \
-        dot_tile(DOT_ROWS, n, to, ldc, ar, bp, b_panel, pairs, DOT_CHAIN);                                                                 \
-        break;
-                PANELS(1) PANELS(2) PANELS(3)
-#undef PANELS
-            }
+ * next. */
+static ALWAYS_INLINE void unit_product(bool dot, float *c, int64_t ldc, const uint16_t *a, int64_t a_rows, const uint16_t *b,
+                                       int64_t b_panel, int panels, int64_t units) {
+    for (int64_t k = 0; k < units; k += UNIT_BLOCK) {
+        const int count = (int)(units - k < UNIT_BLOCK ? units - k : UNIT_BLOCK);
+        const uint16_t *ak = a + k / 16 * 512, *bk = b + k * 32;
+        for (int p = 0, n; p < panels; p += n) {
+            const int left = panels - p;
+            n = left == 3 || left > 4 ? 3 : left == 1 ? 1 : 2;
+            if (n == 3)
+                unit_panels(dot, 3, k > 0, c + p * LANES, ldc, ak, a_rows, bk + p * b_panel, b_panel, count);
+            else if (n == 2)
+                unit_panels(dot, 2, k > 0, c + p * LANES, ldc, ak, a_rows, bk + p * b_panel, b_panel, count);
+            else
+                unit_panels(dot, 1, k > 0, c + p * LANES, ldc, ak, a_rows, bk + p * b_panel, b_panel, count);
         }
     }
 }
 
 static void tile_scores(const attn_work *w, float *s, const uint16_t *q, const uint16_t *k, int panels) {
     const int64_t padded = attn_tile_round(w->dim_qk, 32);
-    dot_product(s, ATTN_SCORES_LD, q, 16 * padded, k, 16 * padded, panels, (w->dim_qk + 1) / 2, true);
+    unit_product(true, s, ATTN_SCORES_LD, q, 16 * padded, k, 16 * padded, panels, (w->dim_qk + 1) / 2);
 }
 
-/* `parts` is 1 */
-static void tile_values(const attn_work *w, float *o, int64_t ldo, const uint16_t *p, const uint16_t *v, int keys, int parts) {
-    (void)parts;
-    dot_product(o, ldo, p, 16 * ATTN_BLOCK, v, 16 * ATTN_BLOCK, (int)((w->dim_v + 15) / 16), keys / 2, false);
+static void tile_values(const attn_work *w, float *o, int64_t ldo, const uint16_t *p, const uint16_t *v, int keys, int weight_parts) {
+    const int panels = (int)((w->dim_v + 15) / 16);
+    if (weight_parts)
+        unit_product(true, o, ldo, p, 16 * ATTN_BLOCK, v, 16 * ATTN_BLOCK, panels, keys / 2);
+    else
+        unit_product(false, o, ldo, p, 32 * ATTN_BLOCK, v, 32 * ATTN_BLOCK, panels, keys);
 }
 
 static double dot_rate(int64_t rounds) {
     enum { CHAINS = 16 };
     const uint32_t small = 0x34003400, one = 0x3f803f80; /* pairs of 2^-23 and of 1 */
     vec acc[CHAINS];
-    vec_pairs a = vec_set1_pair((const uint16_t *)&small), b = vec_set1_pair((const uint16_t *)&one);
+    vec a = vec_set1_unit((const uint16_t *)&small), b = vec_set1_unit((const uint16_t *)&one);
     UNROLL for (int i = 0; i < CHAINS; i++) acc[i] = vec_set1((float)i);
     for (int64_t n = 0; n < rounds; n++) UNROLL for (int i = 0; i < CHAINS; i++) acc[i] = vec_dot(a, b, acc[i]);
     float sink[LANES];

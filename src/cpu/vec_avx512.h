@@ -36,13 +36,17 @@ static inline bool vec_any(vec_mask mask) { return mask != 0; }
 static inline vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 static inline vec vec_abs(vec x) { return _mm512_abs_ps(x); }
 /* the upper 16 bits of each: a bf16 number */
-static inline vec vec_high_bits(vec x) { return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0xffff0000))); }
+static inline vec vec_high_bits(vec x) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0xffff0000)));
+}
 static inline vec vec_round(vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127, as on every ISA */
 static inline vec vec_scale2(vec x, vec n) {
     __m512i exponent = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
     return _mm512_mul_ps(x, _mm512_castsi512_ps(exponent));
 }
+/* x * 2^n for whole n <= 0, as small as it may be */
+static inline vec vec_scale2_down(vec x, vec n) { return _mm512_scalef_ps(x, n); }
 static inline float vec_hmax(vec x) {
     __m256 y = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
@@ -113,15 +117,29 @@ static inline void vec_store_bf16_part(uint16_t *p, vec x, vec_part part) {
 }
 
 #if defined __AVX512BF16__
-typedef __m512bh vec_pairs; /* sixteen pairs of bf16 */
-static inline vec_pairs vec_load_pairs(const uint16_t *p) { return (vec_pairs)_mm512_loadu_si512(p); }
-static inline vec_pairs vec_set1_pair(const uint16_t *p) {
-    int32_t pair;
-    memcpy(&pair, p, sizeof pair);
-    return (vec_pairs)_mm512_set1_epi32(pair);
+/* 32 bits, a pair of bf16 say, in every lane */
+static inline vec vec_set1_unit(const uint16_t *p) {
+    int32_t unit;
+    memcpy(&unit, p, sizeof unit);
+    return _mm512_castsi512_ps(_mm512_set1_epi32(unit));
 }
-/* c + a[2i + 1] b[2i + 1] + a[2i] b[2i], rounded after each; subnormal inputs and results are 0 */
-static inline vec vec_dot(vec_pairs a, vec_pairs b, vec c) { return _mm512_dpbf16_ps(c, a, b); }
+/* Pairs of bf16: c + a[2i + 1] b[2i + 1] + a[2i] b[2i], rounded after each; subnormal numbers and results are 0. */
+static inline vec vec_dot(vec a, vec b, vec c) { return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b); }
+/* Copies `count` <= 32 of bf16 and fills up with zeros to 32; whether any that is not 0 is of a size outside least <= |x| < limit. */
+static inline bool vec_copy_bf16(uint16_t *to, const uint16_t *from, int count, uint16_t least, uint16_t limit) {
+    __m512i x = _mm512_maskz_loadu_epi16((__mmask32)((UINT64_C(1) << count) - 1), from),
+            size = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
+    _mm512_storeu_si512(to, x);
+    __mmask32 some = _mm512_test_epi16_mask(size, size);
+    __m512i above = _mm512_sub_epi16(size, _mm512_set1_epi16((int16_t)least));
+    return _mm512_mask_cmpge_epu16_mask(some, above, _mm512_set1_epi16((int16_t)(limit - least))) != 0;
+}
+/* to[2 i] = even[i], to[2 i + 1] = odd[i], for 16 of each */
+static inline void vec_zip_16(uint16_t *to, const uint16_t *even, const uint16_t *odd) {
+    __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)even));
+    __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)odd));
+    _mm512_storeu_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+}
 /* two vectors to bf16, nearest even, one behind the other */
 static inline void vec_store_bf16_two(uint16_t *p, vec low, vec high) { _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(high, low)); }
 #endif
