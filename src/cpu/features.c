@@ -1,10 +1,17 @@
 /* features.c: asks the processor and the operating system (which must save the wide registers). */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* syscall */
+#endif
 #include "features.h"
 #include <stdlib.h>
 #include <string.h>
 
 #if defined __x86_64__
 #include <cpuid.h>
+#if defined __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 enum { SAVES_YMM = 0x06, SAVES_ZMM = 0xe6 }; /* bits of XCR0: SSE, AVX; opmask and both halves of ZMM */
 
@@ -37,6 +44,29 @@ static bool has_avx512(void) {
 static bool has_avx512bf16(void) {
     unsigned a, b, c, d;
     return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16);
+}
+#endif
+
+#if defined ATTN_EMULATE_TILES
+static bool has_amx(void) { return true; }
+#elif defined __x86_64__
+/* The system saves tiles for those processes alone that ask. */
+static bool granted_tiles(void) {
+#if defined __linux__
+    enum { GET_XCOMP_PERM = 0x1022, REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    unsigned long granted = 0;
+    if (syscall(SYS_arch_prctl, GET_XCOMP_PERM, &granted) != 0) return false;
+    return (granted >> XTILEDATA & 1) || syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+
+static bool has_amx(void) {
+    enum { SAVES_TILES = 0x60000, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
+    unsigned a, b, c, d;
+    if (!has_avx512bf16() || (registers_saved() & SAVES_TILES) != SAVES_TILES || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    return (d & AMX_BF16) && (d & AMX_TILE) && granted_tiles();
 }
 #endif
 

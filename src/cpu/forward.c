@@ -46,6 +46,7 @@ static void one_pass(const attn_call *call, const attn_row_block *rows, const at
         chunk_state(call, rows, scratch, &work, c, scratch->chunk);
         call->machine->kernels->fold(scratch->running, scratch->chunk, rows->count, call->plan->o_stride);
     }
+    attn_rows_end(call, &work);
     attn_rows_finish(call, rows, scratch->running);
 }
 
@@ -66,6 +67,7 @@ static void two_pass(const attn_call *call, const attn_row_block *rows, const at
         attn_work work;
         attn_rows_begin(call, rows, scratch, &work);
         for (int64_t c = lo; c < hi; c++) chunk_state(call, rows, scratch, &work, c, stored(call, rows, c));
+        attn_rows_end(call, &work);
     }
     atomic_int *left = call->regions.left + (rows->b * call->problem->heads_kv + rows->head_kv) * call->plan->blocks + rows->block;
     if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) != 1) return;

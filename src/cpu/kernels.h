@@ -56,8 +56,8 @@ typedef struct attn_kernels {
     /* Whether the problem can go the tile way, where it has more than thin_rows; NULL: no problem can. Rows of a block then. */
     bool (*tiles)(const attn_problem *problem);
     int tile_block;
-    /* Once a row block, before its first attend; NULL: nothing to do */
-    void (*begin)(const attn_work *work);
+    /* Once a row block, before its first attend and after its last; NULL: nothing to do */
+    void (*begin)(const attn_work *work), (*end)(const attn_work *work);
     void (*attend)(const attn_work *work);
     /* into += from, row by row; rows of `from` with l == 0 leave `into` as it is, whatever their o holds */
     void (*fold)(attn_states into, attn_states from, int rows, int64_t o_stride);
@@ -74,7 +74,9 @@ typedef struct attn_kernels {
 
 /* The ISAs, worst first. Each is one object file that exports one const table and no function. */
 #if defined __x86_64__
-#define ATTN_ISA_LIST(X) X(scalar) X(avx2) X(avx512) X(avx512bf16)
+#define ATTN_ISA_LIST(X) X(scalar) X(avx2) X(avx512) X(avx512bf16) X(amx)
+#elif defined ATTN_EMULATE_TILES
+#define ATTN_ISA_LIST(X) X(scalar) X(amx)
 #else
 #define ATTN_ISA_LIST(X) X(scalar)
 #endif

@@ -48,6 +48,7 @@ const attn_kernels TABLE(ISA) = {
     .tiles = tiles,
     .tile_block = TILE_BLOCK,
     .begin = tile_begin,
+    .end = tile_end,
     .dot_rate = dot_rate,
     .attend = attend_any,
 #else

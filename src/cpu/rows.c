@@ -105,6 +105,10 @@ void attn_rows_begin(const attn_call *call, const attn_row_block *rows, const at
     if (call->machine->kernels->begin) call->machine->kernels->begin(work);
 }
 
+void attn_rows_end(const attn_call *call, const attn_work *work) {
+    if (call->machine->kernels->end) call->machine->kernels->end(work);
+}
+
 /* count entries, `stride` elements apart, side by side */
 static void gather(void *to, const char *from, int64_t stride, size_t size, int count) {
     for (int j = 0; j < count; j++) memcpy((char *)to + (size_t)j * size, from + j * stride * (int64_t)size, size);

@@ -28,6 +28,9 @@ bool attn_row_block_of(const attn_call *call, int64_t b, int64_t head_kv, int64_
 /* Packs the block's queries into the scratch and fills what does not change from keys to keys. */
 void attn_rows_begin(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, attn_work *work);
 
+/* After the last attend of the block. */
+void attn_rows_end(const attn_call *call, const attn_work *work);
+
 /* Points `work` at keys key .. key + count - 1 (count <= ATTN_BLOCK): visibility, mask, rows of K and V. false where no row sees any. */
 bool attn_rows_keys(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, int64_t key, int count,
                     attn_work *work);

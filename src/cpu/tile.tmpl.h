@@ -25,8 +25,8 @@ static ALWAYS_INLINE bool split_floats(int parts, uint16_t *to, int64_t stride, 
             uint32_t bits;
             float high;
             memcpy(&bits, &rest, sizeof bits);
+            bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u; /* nearest: what is left is small and of either sign */
             to[part * stride + d] = (uint16_t)(bits >> 16);
-            bits &= 0xffff0000u;
             memcpy(&high, &bits, sizeof high);
             rest -= high; /* exact */
         }
@@ -132,28 +132,29 @@ static inline vec exp_of_16_bits(vec x) {
     return vec_scale2_down(p, n);
 }
 
-/* A row's weights of 32 keys: as float32 (parts 0), as parts of bf16, exact in three, or rounded to one part. */
-static ALWAYS_INLINE void store_weights(uint16_t *to, int parts, vec low, vec high) {
+/* A row's weights of 32 keys as float32 (parts 0), or as parts of bf16: in three exactly. */
+static ALWAYS_INLINE void store_weights(uint16_t *to, int parts, vec *weight) {
+    enum { VECTORS = 32 / LANES };
     if (parts == 0) {
-        vec_store((float *)(void *)to, low);
-        vec_store((float *)(void *)to + 16 * 16, high);
+        float *at = (float *)(void *)to;
+        UNROLL for (int i = 0; i < VECTORS; i++) vec_store(at + i * LANES / 16 * 256 + i * LANES % 16, weight[i]);
         return;
     }
-    if (parts == 1) {
-        vec_store_bf16_two(to, low, high);
-        return;
+    UNROLL for (int n = 0; n < parts - 1; n++) {
+        vec high[VECTORS];
+        UNROLL for (int i = 0; i < VECTORS; i++) {
+            high[i] = vec_high_bits(weight[i]);
+            weight[i] = vec_sub(weight[i], high[i]);
+        }
+        vec_store_bf16_32(to + n * ATTN_TILE_P_PART, high);
     }
-    for (int n = 0; n < parts; n++) {
-        vec low_part = vec_high_bits(low), high_part = vec_high_bits(high);
-        vec_store_bf16_two(to + n * ATTN_TILE_P_PART, low_part, high_part);
-        low = vec_sub(low, low_part);
-        high = vec_sub(high, high_part);
-    }
+    vec_store_bf16_32(to + (parts - 1) * ATTN_TILE_P_PART, weight);
 }
 
 /* A row's scores to weights, for the 32-key tiles from the one of w->first to the one of w->end - 1. */
 static ALWAYS_INLINE void tile_softmax(const attn_work *w, int row, float *s, uint16_t *p, int parts) {
-    const int lo = w->lo[row], hi = w->hi[row], from = w->first / 32 * 32;
+    const int from = w->first / 32 * 32; /* whole tiles hold keys that a mask hides from all: no scores of theirs */
+    const int lo = w->lo[row] > w->first ? w->lo[row] : w->first, hi = w->hi[row] < w->end ? w->hi[row] : w->end;
     const float scale = plain(w) ? w->scale : 1.0f;
     vec top = vec_set1(-INFINITY), sum = vec_zero();
     if (!plain(w)) thin_bias(w, row, s);
@@ -177,7 +178,7 @@ static ALWAYS_INLINE void tile_softmax(const attn_work *w, int row, float *s, ui
                 weight[i] = parts == 1 ? exp_of_16_bits(x) : vec_exp(x);
                 chain = vec_add(chain, weight[i]);
             }
-            store_weights(p + j * (parts ? 16 : 32), parts, weight[0], weight[1]);
+            store_weights(p + j * (parts ? 16 : 32), parts, weight);
             j += 32;
         } while (j < w->end && j % (CHAIN * LANES));
         sum = vec_add(sum, chain);
@@ -265,6 +266,8 @@ static void tile_strip(const attn_work *w, const attn_tile_scratch *s, int row, 
         prefetch_share(w, row + r);
         if (weight_parts == 1)
             tile_softmax(&strip, row + r, at, s->p + weight_at(r, 0, 1), 1);
+        else if (weight_parts == 2)
+            tile_softmax(&strip, row + r, at, s->p + weight_at(r, 0, 2), 2);
         else
             tile_softmax(&strip, row + r, at, s->p + weight_at(r, 0, EXACT_PARTS), EXACT_PARTS);
     }
@@ -306,6 +309,11 @@ static void tile_begin(const attn_work *w) {
             for (int64_t d = 0; d < padded; d += 32)
                 memcpy(to + n * part + row / 16 * 16 * padded + d * 16 + row % 16 * 32, s.rows + n * padded + d, 32 * sizeof *to);
     }
+    tile_configure();
+}
+
+static void tile_end(const attn_work *w) {
+    if (w->way == ATTN_TILE) tile_release();
 }
 
 static void attend_any(const attn_work *w) {

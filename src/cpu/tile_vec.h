@@ -89,6 +89,9 @@ static ALWAYS_INLINE void unit_product(bool dot, float *c, int64_t ldc, const ui
     }
 }
 
+static void tile_configure(void) {}
+static void tile_release(void) {}
+
 static void tile_scores(const attn_work *w, float *s, const uint16_t *q, const uint16_t *k, int panels) {
     const int64_t padded = attn_tile_round(w->dim_qk, 32);
     unit_product(true, s, ATTN_SCORES_LD, q, 16 * padded, k, 16 * padded, panels, (w->dim_qk + 1) / 2);

@@ -141,5 +141,5 @@ static inline void vec_zip_16(uint16_t *to, const uint16_t *even, const uint16_t
     _mm512_storeu_si512(to, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
 }
 /* two vectors to bf16, nearest even, one behind the other */
-static inline void vec_store_bf16_two(uint16_t *p, vec low, vec high) { _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(high, low)); }
+static inline void vec_store_bf16_32(uint16_t *p, const vec *x) { _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(x[1], x[0])); }
 #endif

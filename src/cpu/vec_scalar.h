@@ -4,7 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+#ifndef ISA
 #define ISA scalar
+#endif
 #define THIN_TILES 2                                                /* the most rows of a thin tile */
 #define ROW_TILES 4                                                 /* the most rows of a values tile */
 enum { LANES = 4, WIDE_KEYS = 4, THIN_ROWS = 2, ACCUMULATORS = 8 }; /* WIDE_KEYS: keys of a wide tile */

@@ -1,0 +1,109 @@
+/* tile_amx.h: the products of the tile way (tile.h) by AMX: tiles of 16 rows of 64 bytes, two by two of C with two of A and two of B. Each
+ * step adds the products of 16 even and those of 16 odd k's, each kind in one chain, to C. */
+#ifndef ATTN_EMULATE_TILES
+#include <immintrin.h>
+#endif
+#include "tile.h"
+
+enum { TILE_BLOCK = 256, EXACT_PARTS = 3 };
+
+static bool tiles(const attn_problem *p) { return fabsf(p->scale) <= 0x1p30f; }
+
+/* Weights as good as the values' type, or exact. */
+static int parts_of_weights(const attn_work *w) { return w->fast ? attn_tile_parts(w->type_v) : EXACT_PARTS; }
+
+static void tile_configure(void) {
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = { .palette = 1 };
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = 64;
+        config.rows[i] = 16;
+    }
+    __asm__ volatile("" : : "r"(&config) : "memory"); /* the intrinsics do not say what they read */
+    _tile_loadconfig(&config);
+}
+
+static void tile_release(void) { _tile_release(); }
+
+/* c += a * b over `steps` tiles of k, for two row tiles and one or two panels */
+static ALWAYS_INLINE void amx_steps(int panels, const uint16_t *a, int64_t a_rows, const uint16_t *b, int64_t b_panel, int steps) {
+    for (int n = 0; n < steps; n++, a += 512, b += 512) {
+        _tile_loadd(4, a, 64);
+        _tile_loadd(6, b, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, a + a_rows, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        if (panels < 2) continue;
+        _tile_loadd(7, b + b_panel, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+typedef struct amx_side {
+    const uint16_t *at;
+    int64_t step, part; /* 16-bit numbers from 16 rows or a panel to the next; from a part to the next */
+    int parts;
+} amx_side;
+
+/* Products of parts from the smallest on; those that lie under the last bit of float32 are left out. */
+static ALWAYS_INLINE void amx_panels(int panels, float *c, int64_t ldc, const amx_side *a, const amx_side *b, int first, int steps) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int order = 2; order >= 0; order--)
+        for (int i = 0; i <= order && i < a->parts; i++)
+            if (order - i < b->parts)
+                amx_steps(panels, a->at + i * a->part, a->step, b->at + (order - i) * b->part + first * b->step, b->step, steps);
+    _tile_stored(0, c, ldc * (int64_t)sizeof(float));
+    _tile_stored(2, c + 16 * ldc, ldc * (int64_t)sizeof(float));
+    if (panels < 2) return;
+    _tile_stored(1, c + 16, ldc * (int64_t)sizeof(float));
+    _tile_stored(3, c + 16 * ldc + 16, ldc * (int64_t)sizeof(float));
+}
+
+static void amx_product(float *c, int64_t ldc, const amx_side *a, const amx_side *b, int panels, int steps) {
+    __asm__ volatile("" : : : "memory");
+    for (int p = 0; p < panels; p += 2)
+        if (panels - p > 1)
+            amx_panels(2, c + p * 16, ldc, a, b, p, steps);
+        else
+            amx_panels(1, c + p * 16, ldc, a, b, p, steps);
+}
+
+static void tile_scores(const attn_work *w, float *s, const uint16_t *q, const uint16_t *k, int panels) {
+    const int64_t padded = attn_tile_round(w->dim_qk, 32);
+    const amx_side a = { q, 16 * padded, attn_tile_q_part(w->rows, w->dim_qk), attn_tile_parts(w->type_q) };
+    const amx_side b = { k, 16 * padded, attn_tile_k_part(w->dim_qk), attn_tile_parts(w->type_k) };
+    amx_product(s, ATTN_SCORES_LD, &a, &b, panels, (int)(padded / 32));
+}
+
+static void tile_values(const attn_work *w, float *o, int64_t ldo, const uint16_t *p, const uint16_t *v, int keys, int weight_parts) {
+    const amx_side a = { p, 16 * ATTN_BLOCK, ATTN_TILE_P_PART, weight_parts };
+    const amx_side b = { v, 16 * ATTN_BLOCK, attn_tile_v_part(w->dim_v), attn_tile_parts(w->type_v) };
+    amx_product(o, ldo, &a, &b, (int)((w->dim_v + 15) / 16), keys / 32);
+}
+
+static double dot_rate(int64_t rounds) {
+    tile_configure();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    for (int64_t n = 0; n < rounds; n += 16) { /* a step does as much as many vector instructions */
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    tile_release();
+    return (double)((rounds + 15) / 16) * 4 * 16 * 16 * 32 * 2.0;
+}
