@@ -44,6 +44,16 @@ static void load(float *to, const void *from, attn_type type, int64_t count) {
         load_row_bf16_all(to, from, count);
 }
 
+static void turn(float *to, const float *from, int64_t stride, int64_t dim) {
+    for (int64_t d = 0; d < dim; d += LANES) {
+        const int64_t count = dim - d < LANES ? dim - d : LANES;
+        vec t[LANES];
+        UNROLL for (int r = 0; r < LANES; r++) t[r] = vec_load(from + r * stride + d);
+        vec_transpose(t);
+        for (int64_t i = 0; i < count; i++) vec_store(to + (d + i) * 2 * LANES, t[i]);
+    }
+}
+
 static bool load_mask(float *to, const void *from, attn_type type, int64_t count) {
     if (type == ATTN_BOOL) {
         const unsigned char *p = from;

@@ -32,7 +32,7 @@ typedef struct attn_work {
     int64_t dim_qk, dim_v;
     int64_t q_stride, o_stride; /* floats between thin query rows; between rows of a state's o (a multiple of ATTN_LANES_MAX) */
     float scale, softcap;
-    const float *q;           /* [rows][q_stride], zero behind dim_qk; wide: [tile][dim_qk][tile_rows], zero behind rows */
+    const float *q;           /* [rows][q_stride], zero behind dim_qk; wide: [tile][dim_qk][tile_rows], zero behind rows up to a vector */
     const float *slopes;      /* [ATTN_ROWS] or NULL */
     const float *diagonal;    /* [ATTN_ROWS]: the key on the row's diagonal; read where slopes are given */
     const int32_t *lo, *hi;   /* [ATTN_ROWS]: keys lo <= j < hi are inside lengths and band; 0, 0 behind rows */
@@ -65,6 +65,8 @@ typedef struct attn_kernels {
     void (*finish)(void *out, attn_type type, const float *o, float l, int64_t dim_v);
     /* count elements of `type` to float32; what lies behind count up to a whole vector is set to zero */
     void (*load)(float *to, const void *from, attn_type type, int64_t count);
+    /* to[d * tile_rows + r] = from[r * stride + d] for `lanes` rows; reads up to a whole vector of dims */
+    void (*turn)(float *to, const float *from, int64_t stride, int64_t dim);
     /* mask values of keys: bool to 0 or -inf, floats as they are; says whether any entry differs from 0 */
     bool (*load_mask)(float *to, const void *from, attn_type type, int64_t count);
     double (*fma_rate)(int64_t rounds);           /* does rounds * some multiply-adds in registers; returns how many operations that was */

@@ -6,8 +6,10 @@
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #if defined __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLL_4 _Pragma("clang loop unroll_count(4)")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
+#define UNROLL_4 _Pragma("GCC unroll 4")
 #endif
 
 #include "vec_math.h"
@@ -57,6 +59,7 @@ const attn_kernels TABLE(ISA) = {
     .fold = fold,
     .finish = finish,
     .load = load,
+    .turn = turn,
     .load_mask = load_mask,
     .fma_rate = fma_rate,
     .read = read,

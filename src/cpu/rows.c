@@ -39,11 +39,26 @@ static const void *query(const attn_call *call, const attn_row_block *rows, int 
     return address(call->args->q, at, p->type_q);
 }
 
+/* `lanes` rows of a wide tile from row r on, dims d .. d + count - 1, by way of the scores, which are free until the first block of keys */
+static void pack_lanes(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, int r, int64_t d, int64_t count) {
+    const attn_kernels *kernels = call->machine->kernels;
+    const int tile = kernels->tile_rows;
+    for (int i = 0; i < kernels->lanes; i++) {
+        float *to = scratch->scores + i * ATTN_SCORES_LD;
+        if (r + i >= rows->count) {
+            memset(to, 0, ATTN_SCORES_LD * sizeof(float));
+            continue;
+        }
+        kernels->load(to, address(query(call, rows, r + i), d, call->problem->type_q), call->problem->type_q, count);
+        for (int64_t n = 0; call->problem->scale < 0.0f && n < count; n++) to[n] = -to[n];
+    }
+    kernels->turn(scratch->q + r / tile * tile * call->problem->dim_qk + d * tile + r % tile, scratch->scores, ATTN_SCORES_LD, count);
+}
+
 /* [row][q_stride]; wide: [tile][dim_qk][tile_rows]. A negative scale's sign goes into the queries, where it is exact. */
 static void pack_queries(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch) {
     const attn_kernels *kernels = call->machine->kernels;
     const int64_t stride = call->plan->q_stride, dim = call->problem->dim_qk;
-    const int tile = kernels->tile_rows;
     const bool negative = call->problem->scale < 0.0f;
     if (rows->way != ATTN_WIDE) {
         memset(scratch->q, 0, (size_t)(rows->count * stride) * sizeof(float));
@@ -51,21 +66,9 @@ static void pack_queries(const attn_call *call, const attn_row_block *rows, cons
         for (int64_t i = 0; negative && i < rows->count * stride; i++) scratch->q[i] = -scratch->q[i];
         return;
     }
-    int padded = (rows->count + tile - 1) / tile * tile;
-    float *one = scratch->running.o; /* free until the first fold; a row of o may be shorter than one of q, so convert piece by piece */
-    const int64_t piece = call->plan->o_stride;
-    for (int r = 0; r < padded; r++) {
-        float *to = scratch->q + r / tile * tile * dim + r % tile;
-        if (r >= rows->count) {
-            for (int64_t d = 0; d < dim; d++) to[d * tile] = 0.0f;
-            continue;
-        }
-        for (int64_t d0 = 0; d0 < dim; d0 += piece) {
-            int64_t n = dim - d0 < piece ? dim - d0 : piece;
-            kernels->load(one, address(query(call, rows, r), d0, call->problem->type_q), call->problem->type_q, n);
-            for (int64_t d = 0; d < n; d++) to[(d0 + d) * tile] = negative ? -one[d] : one[d];
-        }
-    }
+    for (int64_t d = 0; d < dim; d += ATTN_BLOCK)
+        for (int r = 0; r < rows->count; r += kernels->lanes)
+            pack_lanes(call, rows, scratch, r, d, dim - d < ATTN_BLOCK ? dim - d : ATTN_BLOCK);
 }
 
 void attn_rows_begin(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, attn_work *work) {
