@@ -41,10 +41,10 @@ static void one_pass(const attn_call *call, const attn_row_block *rows, const at
     attn_work work;
     attn_range chunks = chunks_of(call, rows);
     attn_rows_begin(call, rows, scratch, &work);
-    begin_states(scratch->running, rows->count, call->plan->o_stride);
-    for (int64_t c = chunks.lo; c < chunks.hi; c++) {
-        chunk_state(call, rows, scratch, &work, c, scratch->chunk);
-        call->machine->kernels->fold(scratch->running, scratch->chunk, rows->count, call->plan->o_stride);
+    if (chunks.lo >= chunks.hi) begin_states(scratch->running, rows->count, call->plan->o_stride);
+    for (int64_t c = chunks.lo; c < chunks.hi; c++) { /* the first is where it belongs: folding into the identity changes no bit */
+        chunk_state(call, rows, scratch, &work, c, c == chunks.lo ? scratch->running : scratch->chunk);
+        if (c > chunks.lo) call->machine->kernels->fold(scratch->running, scratch->chunk, rows->count, call->plan->o_stride);
     }
     attn_rows_end(call, &work);
     attn_rows_finish(call, rows, scratch->running);
@@ -77,7 +77,8 @@ static void two_pass(const attn_call *call, const attn_row_block *rows, const at
     attn_rows_finish(call, rows, scratch->running);
 }
 
-/* Jobs are taken from the back of the row blocks: with a causal band those are the longest. */
+/* Key head by key head, whose keys and values then stay in the second cache where they fit; of each, from the back of its row blocks: with
+ * a causal band those are the longest, so that the last jobs of all are the shortest. */
 static void forward_slot(void *state, size_t slot) {
     attn_call *call = state;
     const attn_plan *plan = call->plan;
@@ -86,8 +87,8 @@ static void forward_slot(void *state, size_t slot) {
     for (;;) {
         int64_t job = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
         if (job >= plan->jobs) return;
-        int64_t span = job % plan->spans, head = job / plan->spans % (call->problem->batch * call->problem->heads_kv);
-        int64_t block = plan->blocks - 1 - job / plan->spans / (call->problem->batch * call->problem->heads_kv);
+        int64_t span = job % plan->spans, block = plan->blocks - 1 - job / plan->spans % plan->blocks;
+        int64_t head = job / plan->spans / plan->blocks;
         attn_row_block rows;
         if (!attn_row_block_of(call, head / call->problem->heads_kv, head % call->problem->heads_kv, block, &rows)) continue;
         if (plan->passes == 2)
