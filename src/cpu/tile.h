@@ -34,26 +34,27 @@ static inline int64_t attn_tile_packed(int64_t rows, int64_t dim_qk, attn_type t
 }
 
 typedef struct attn_tile_scratch {
-    uint16_t *k, *v;        /* B: [part] keys, values; values may be float32 rows instead */
-    uint16_t *p;            /* A: [part] weights */
-    uint16_t *rows;         /* 16 rows in parts, before they are laid out */
-    float *o;               /* a strip's weighted values, where it has fewer rows than a strip */
-    unsigned char *unusual; /* [ATTN_BLOCK]: keys that must go another way */
-    size_t size;            /* bytes of all */
+    uint16_t *k, *v;                      /* B: [part] keys, values; values may be float32 rows instead */
+    uint16_t *p;                          /* A: [part] weights */
+    uint16_t *rows;                       /* 16 rows in parts, before they are laid out */
+    float *o;                             /* a strip's weighted values, where it has fewer rows than a strip */
+    unsigned char *unusual_k, *unusual_v; /* [ATTN_BLOCK]: keys and values that took part as zeros */
+    size_t size;                          /* bytes of all */
 } attn_tile_scratch;
 
 static inline attn_tile_scratch attn_tile_lay(void *base, int64_t dim_qk, int64_t dim_v, attn_type type_k, attn_type type_v) {
     const int64_t longest = attn_tile_round(dim_qk > dim_v ? dim_qk : dim_v, 32), parts_v = attn_tile_parts(type_v);
     const int64_t k = attn_tile_parts(type_k) * attn_tile_k_part(dim_qk), v = (parts_v > 2 ? parts_v : 2) * attn_tile_v_part(dim_v);
     const int64_t p = ATTN_WEIGHT_PARTS * ATTN_TILE_P_PART, rows = 16 * 3 * longest, o = ATTN_STRIP * attn_tile_round(dim_v, 16);
-    attn_tile_scratch s = { .size = (size_t)(k + v + p + rows + 2 * o) * sizeof(uint16_t) + ATTN_BLOCK };
+    attn_tile_scratch s = { .size = (size_t)(k + v + p + rows + 2 * o) * sizeof(uint16_t) + 2 * ATTN_BLOCK };
     if (!base) return s;
     s.k = base;
     s.v = s.k + k;
     s.p = s.v + v;
     s.rows = s.p + p;
     s.o = (float *)(void *)(s.rows + rows);
-    s.unusual = (unsigned char *)(s.o + o);
+    s.unusual_k = (unsigned char *)(s.o + o);
+    s.unusual_v = s.unusual_k + ATTN_BLOCK;
     return s;
 }
 #endif

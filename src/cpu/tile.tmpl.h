@@ -1,6 +1,7 @@
-/* tile.tmpl.h: the tile way: scores and values as products of matrices of bf16 numbers (tile.h), rows in strips. An element that the
- * products would not treat as float32 arithmetic does (NaN, Inf, what is near float32's ends) is "unusual": it takes part as zero, and
- * every row that sees it is done again the thin way, alone. No other row can tell. */
+/* tile.tmpl.h: the tile way: scores and values as products of matrices of bf16 numbers (tile.h), rows in strips. Elements that the products
+ * would not treat as float32 arithmetic does (NaN, Inf, what is near float32's ends) make their row of q, k or v "unusual": it takes part
+ * as zeros. What rows that see an unusual row of v miss is added in float32; rows that see one of k, or are one of q, are done again the
+ * thin way, alone. No other row can tell. */
 /* 2^-100 and 2^60: products and sums of numbers between are far from float32's ends, and so are the parts of such numbers. */
 #define USUAL_LEAST 0x1p-100f
 #define USUAL_LIMIT 0x1p60f
@@ -74,62 +75,73 @@ static const void *key_row(const attn_work *w, const char *from, int64_t row, in
     return j < w->first || j >= w->end || (w->seen && !w->seen[j]) ? NULL : from + j * row;
 }
 
-static bool pack_keys(const attn_work *w, const attn_tile_scratch *s) {
+/* 16 keys of bf16 at once, all there and of whole tiles; false, with nothing of use written, where any is unusual. */
+static bool pack_sixteen(uint16_t *to, const char *from, int64_t row, int64_t dim) {
+    bool unusual = false;
+    for (int64_t d = 0; d < dim; d += 32) {
+        for (int i = 0; i < 16; i++)
+            unusual |= vec_unusual_bf16((const uint16_t *)(const void *)(from + i * row) + d, USUAL_LEAST_BF16, USUAL_LIMIT_BF16);
+        transpose_pairs(to + d * 16, (const uint16_t *)(const void *)from + d, row / (int64_t)sizeof *to);
+    }
+    return !unusual;
+}
+
+static void pack_keys(const attn_work *w, const attn_tile_scratch *s) {
     const int64_t padded = attn_tile_round(w->dim_qk, 32), part = attn_tile_k_part(w->dim_qk);
     const int parts = attn_tile_parts(w->type_k);
-    bool any = false;
+    const bool whole = w->type_k == ATTN_BF16 && w->dim_qk == padded && !w->seen;
+    memset(s->unusual_k, 0, ATTN_BLOCK);
     for (int j = w->first / 16 * 16; j < w->end; j += 16) {
+        if (whole && j >= w->first && j + 16 <= w->end && pack_sixteen(s->k + j * padded, w->k + j * w->k_row, w->k_row, padded)) continue;
         for (int i = 0; i < 16; i++) {
             const void *from = key_row(w, w->k, w->k_row, j + i);
-            bool unusual = split_row(s->rows + i * parts * padded, padded, from, w->type_k, w->dim_qk, w->convert);
-            s->unusual[j + i] = unusual;
-            any |= unusual;
+            s->unusual_k[j + i] = split_row(s->rows + i * parts * padded, padded, from, w->type_k, w->dim_qk, w->convert);
         }
         for (int n = 0; n < parts; n++)
             for (int64_t d = 0; d < padded; d += 32)
                 transpose_pairs(s->k + n * part + (j * padded + d * 16), s->rows + n * padded + d, parts * padded);
     }
-    return any;
 }
 
-/* Values as pairs of keys, part by part, or (weights not in parts) as float32, [panel][key][16]. */
-static bool pack_values(const attn_work *w, const attn_tile_scratch *s, int weight_parts) {
+/* Values of keys j and j + 1 as float32, [panel][key][16], for weights that are not in parts. */
+static void float_values(const attn_work *w, const attn_tile_scratch *s, int j) {
+    for (int i = j; i < j + 2; i++) {
+        const void *from = key_row(w, w->v, w->v_row, i);
+        if (from && !s->unusual_v[i])
+            load(w->convert, from, w->type_v, w->dim_v);
+        else
+            memset(w->convert, 0, (size_t)attn_tile_round(w->dim_v, LANES) * sizeof *w->convert);
+        for (int64_t d = 0; d < w->dim_v; d += LANES)
+            vec_store((float *)(void *)s->v + d / 16 * 16 * ATTN_BLOCK + i * 16 + d % 16, vec_load(w->convert + d));
+    }
+}
+
+static void pack_values(const attn_work *w, const attn_tile_scratch *s, int weight_parts) {
     const int64_t padded = attn_tile_round(w->dim_v, 32), part = attn_tile_v_part(w->dim_v);
     const int parts = attn_tile_parts(w->type_v);
-    bool any = false;
+    memset(s->unusual_v, 0, ATTN_BLOCK);
     for (int j = w->first / 32 * 32; j < w->end || j % 32; j += 2) {
-        for (int i = 0; i < 2; i++) {
-            const void *from = key_row(w, w->v, w->v_row, j + i);
-            bool unusual = split_row(s->rows + i * parts * padded, padded, from, w->type_v, w->dim_v, w->convert);
-            s->unusual[j + i] |= unusual;
-            any |= unusual;
-            if (weight_parts) continue;
-            if (from && !unusual && w->type_v == ATTN_BF16)
-                load(w->convert, from, w->type_v, w->dim_v);
-            else if (!from || unusual)
-                memset(w->convert, 0, (size_t)padded * sizeof *w->convert);
-            for (int64_t d = 0; d < w->dim_v; d += LANES)
-                vec_store((float *)(void *)s->v + d / 16 * 16 * ATTN_BLOCK + (j + i) * 16 + d % 16, vec_load(w->convert + d));
+        for (int i = 0; i < 2; i++)
+            s->unusual_v[j + i] =
+                split_row(s->rows + i * parts * padded, padded, key_row(w, w->v, w->v_row, j + i), w->type_v, w->dim_v, w->convert);
+        if (!weight_parts) {
+            float_values(w, s, j);
+            continue;
         }
-        for (int n = 0; n < parts && weight_parts; n++)
+        for (int n = 0; n < parts; n++)
             for (int64_t d = 0; d < w->dim_v; d += 16)
                 vec_zip_16(s->v + n * part + d * ATTN_BLOCK + j * 16, s->rows + n * padded + d, s->rows + (parts + n) * padded + d);
     }
-    return any;
 }
 
-/* e^x for x <= 0, for weights that will be rounded to 16 bits: 2^(x log2(e)), the polynomial of degree 5 with least relative error
- * (7.5e-8). Of what the product with log2(e) loses in rounding, large weights see nothing. */
-static inline vec exp_of_16_bits(vec x) {
-    x = vec_mul(vec_max(vec_set1(-105.0f), x), vec_set1(1.44269504088896341f));
+/* 2^x for x <= 0 and -inf, for weights that will be rounded to 16 bits: the polynomial of degree 5 with least relative error (7.5e-8). */
+static inline vec exp2_for_16_bits(vec x) {
     vec n = vec_round(x), r = vec_sub(x, n);
-    vec p = vec_set1(1.32764725e-03f);
-    p = vec_fma(p, r, vec_set1(9.67554096e-03f));
+    vec p = vec_fma(vec_set1(1.32764725e-03f), r, vec_set1(9.67554096e-03f));
     p = vec_fma(p, r, vec_set1(5.55071309e-02f));
     p = vec_fma(p, r, vec_set1(2.40221202e-01f));
     p = vec_fma(p, r, vec_set1(6.93146944e-01f));
-    p = vec_fma(p, r, vec_set1(1.00000012e+00f));
-    return vec_scale2_down(p, n);
+    return vec_scale2(vec_fma(p, r, vec_set1(1.00000012e+00f)), n);
 }
 
 /* A row's weights of 32 keys as float32 (parts 0), or as parts of bf16: in three exactly. */
@@ -151,12 +163,12 @@ static ALWAYS_INLINE void store_weights(uint16_t *to, int parts, vec *weight) {
     vec_store_bf16_32(to + (parts - 1) * ATTN_TILE_P_PART, weight);
 }
 
-/* A row's scores to weights, for the 32-key tiles from the one of w->first to the one of w->end - 1. */
-static ALWAYS_INLINE void tile_softmax(const attn_work *w, int row, float *s, uint16_t *p, int parts) {
+/* Scale, softcap, slopes, mask, lengths and band on a row's scores, for the 32-key tiles from the one of w->first to the one of
+ * w->end - 1; the largest. */
+static float row_scores(const attn_work *w, int row, float *s) {
     const int from = w->first / 32 * 32; /* whole tiles hold keys that a mask hides from all: no scores of theirs */
     const int lo = w->lo[row] > w->first ? w->lo[row] : w->first, hi = w->hi[row] < w->end ? w->hi[row] : w->end;
-    const float scale = plain(w) ? w->scale : 1.0f;
-    vec top = vec_set1(-INFINITY), sum = vec_zero();
+    vec top = vec_set1(-INFINITY);
     if (!plain(w)) thin_bias(w, row, s);
     for (int j = from; j < w->end || j % 32; j += LANES) {
         vec x = vec_load(s + j);
@@ -166,31 +178,58 @@ static ALWAYS_INLINE void tile_softmax(const attn_work *w, int row, float *s, ui
         }
         top = vec_max(x, top);
     }
-    const float m = vec_hmax(top) * scale;
+    return vec_hmax(top) * (plain(w) ? w->scale : 1.0f);
+}
+
+/* A row's weights from its scores s and their maximum m, and the sum of them. In `brief` they are powers of two of (s - m) log2(e), one
+ * rounding each for both. */
+static ALWAYS_INLINE float row_weights(const attn_work *w, bool brief, const float *s, float m, uint16_t *p, int parts) {
     const bool large = fabsf(m) > LARGE;
-    vec first = vec_set1(large ? scale : 1.0f), then = vec_set1(large ? 1.0f : scale), shift = vec_sub(vec_zero(), not_empty(vec_set1(m)));
-    for (int j = from; j < w->end;) {
+    const float scale = plain(w) ? w->scale : 1.0f, unit = brief ? 1.44269504088896341f : 1.0f, top = m == -INFINITY ? 0.0f : m;
+    vec first = vec_set1(large ? scale : 1.0f), then = vec_set1(large ? 1.0f : scale * unit), shift = vec_set1(-top * unit);
+    vec sum = vec_zero();
+    for (int j = w->first / 32 * 32; j < w->end;) {
         vec chain = vec_zero();
         do {
             vec weight[32 / LANES];
             UNROLL for (int i = 0; i < 32 / LANES; i++) {
-                vec x = vec_fma(vec_mul(vec_load(s + j + i * LANES), first), then, shift);
-                weight[i] = parts == 1 ? exp_of_16_bits(x) : vec_exp(x);
-                chain = vec_add(chain, weight[i]);
+                vec x = vec_load(s + j + i * LANES);
+                weight[i] = vec_fma(brief ? x : vec_mul(x, first), then, shift);
+                if (brief) weight[i] = exp2_for_16_bits(weight[i]);
             }
+            if (!brief) vec_exps(weight, 32 / LANES);
+            UNROLL for (int i = 0; i < 32 / LANES; i++) chain = vec_add(chain, weight[i]);
             store_weights(p + j * (parts ? 16 : 32), parts, weight);
             j += 32;
         } while (j < w->end && j % (CHAIN * LANES));
         sum = vec_add(sum, chain);
     }
-    w->state.m[row] = m;
-    w->state.l[row] = vec_hsum(sum);
+    return vec_hsum(sum);
 }
 
-static bool sees_unusual(const attn_work *w, int row, const unsigned char *unusual) {
-    for (int j = w->lo[row]; j < w->hi[row]; j++)
-        if (unusual[j] && !hidden(w, row, j)) return true;
-    return false;
+static void tile_softmax(const attn_work *w, int row, float *s, uint16_t *p, int parts) {
+    const float m = w->state.m[row] = row_scores(w, row, s);
+    float *l = w->state.l + row;
+    if (parts == 1)
+        *l = fabsf(m) > LARGE ? row_weights(w, false, s, m, p, 1) : row_weights(w, true, s, m, p, 1);
+    else if (parts == 2)
+        *l = row_weights(w, false, s, m, p, 2);
+    else
+        *l = row_weights(w, false, s, m, p, EXACT_PARTS);
+}
+
+static bool sees(const attn_work *w, int row, int j) { return j >= w->lo[row] && j < w->hi[row] && !hidden(w, row, j); }
+
+static float weight_of(const uint16_t *p, int parts) {
+    float weight = 0.0f;
+    if (parts == 0) memcpy(&weight, p, sizeof weight);
+    for (int n = 0; n < parts; n++) {
+        uint32_t bits = (uint32_t)p[n * ATTN_TILE_P_PART] << 16;
+        float part;
+        memcpy(&part, &bits, sizeof part);
+        weight += part;
+    }
+    return weight;
 }
 
 /* A row by itself, the thin way, from the queries as they are. */
@@ -252,6 +291,21 @@ static inline int weight_at(int row, int key, int parts) {
     return row / 16 * (16 * ATTN_BLOCK * size) + row % 16 * 32 + key * 16 * size;
 }
 
+/* Unusual values took part as zeros: what rows that see them miss. */
+static void add_unusual(const attn_work *w, const attn_tile_scratch *s, int row, int rows, int weight_parts) {
+    for (int j = w->first; j < w->end; j++) {
+        if (!s->unusual_v[j] || (w->seen && !w->seen[j])) continue;
+        load(w->convert, w->v + j * w->v_row, w->type_v, w->dim_v);
+        for (int r = 0; r < rows; r++) {
+            float *o = w->state.o + (row + r) * w->o_stride;
+            if (!sees(w, row + r, j)) continue;
+            int at = weight_at(r, j / 32 * 32, weight_parts) + (weight_parts ? j % 32 : j % 32 / 16 * 512 + j % 16 * 2);
+            vec weight = vec_set1(weight_of(s->p + at, weight_parts));
+            for (int64_t d = 0; d < w->dim_v; d += LANES) vec_store(o + d, vec_fma(weight, vec_load(w->convert + d), vec_load(o + d)));
+        }
+    }
+}
+
 static void tile_strip(const attn_work *w, const attn_tile_scratch *s, int row, int rows, int weight_parts) {
     const int64_t padded_qk = attn_tile_round(w->dim_qk, 32), padded_v = attn_tile_round(w->dim_v, 16);
     const attn_work strip = strip_of(w, row, rows);
@@ -260,37 +314,40 @@ static void tile_strip(const attn_work *w, const attn_tile_scratch *s, int row, 
         return;
     }
     const int from = strip.first / 32 * 32, panels = (strip.end - from + 15) / 16, keys = (strip.end - from + 31) / 32 * 32;
-    tile_scores(w, w->scores + from, packed_queries(w) + row * padded_qk, s->k + from * padded_qk, panels);
+    const int padded_rows = (rows + 31) / 32 * 32;
+    tile_scores(w, w->scores + from, packed_queries(w) + row * padded_qk, padded_rows, s->k + from * padded_qk, panels);
     for (int r = 0; r < rows; r++) {
-        float *at = w->scores + r * ATTN_SCORES_LD;
         prefetch_share(w, row + r);
-        if (weight_parts == 1)
-            tile_softmax(&strip, row + r, at, s->p + weight_at(r, 0, 1), 1);
-        else if (weight_parts == 2)
-            tile_softmax(&strip, row + r, at, s->p + weight_at(r, 0, 2), 2);
-        else
-            tile_softmax(&strip, row + r, at, s->p + weight_at(r, 0, EXACT_PARTS), EXACT_PARTS);
+        tile_softmax(&strip, row + r, w->scores + r * ATTN_SCORES_LD, s->p + weight_at(r, 0, weight_parts), weight_parts);
     }
     float *o = w->state.o + row * w->o_stride;
     const uint16_t *p = s->p + weight_at(0, from, weight_parts), *v = s->v + from * (weight_parts ? 16 : 32);
-    if (rows == ATTN_STRIP)
-        tile_values(w, o, w->o_stride, p, v, keys, weight_parts);
+    if (rows == padded_rows)
+        tile_values(w, o, w->o_stride, p, padded_rows, v, keys, weight_parts);
     else {
-        tile_values(w, s->o, padded_v, p, v, keys, weight_parts);
+        tile_values(w, s->o, padded_v, p, padded_rows, v, keys, weight_parts);
         for (int r = 0; r < rows; r++) memcpy(o + r * w->o_stride, s->o + r * padded_v, (size_t)padded_v * sizeof(float));
     }
+    if (memchr(s->unusual_v + strip.first, 1, (size_t)(strip.end - strip.first))) add_unusual(&strip, s, row, rows, weight_parts);
+}
+
+static bool sees_unusual_key(const attn_work *w, int row, const unsigned char *unusual) {
+    for (int j = w->first; j < w->end; j++)
+        if (unusual[j] && sees(w, row, j)) return true;
+    return false;
 }
 
 static void tile_attend(const attn_work *w) {
     attn_tile_scratch s = attn_tile_lay(w->tile, w->dim_qk, w->dim_v, w->type_k, w->type_v);
     const int weight_parts = parts_of_weights(w);
     const unsigned char *unusual_rows = (const unsigned char *)w->packed;
-    bool unusual = pack_keys(w, &s);
-    unusual |= pack_values(w, &s, weight_parts);
+    pack_keys(w, &s);
+    pack_values(w, &s, weight_parts);
     for (int row = 0; row < w->rows; row += ATTN_STRIP)
         tile_strip(w, &s, row, w->rows - row < ATTN_STRIP ? w->rows - row : ATTN_STRIP, weight_parts);
+    const bool unusual = memchr(s.unusual_k, 1, ATTN_BLOCK) != NULL;
     for (int row = 0; row < w->rows; row++)
-        if (unusual_rows[row] || (unusual && sees_unusual(w, row, s.unusual))) thin_row(w, row);
+        if (unusual_rows[row] || (unusual && sees_unusual_key(w, row, s.unusual_k))) thin_row(w, row);
 }
 
 /* The queries in parts, [part][row tile][k tile][16][32]. */

@@ -49,8 +49,11 @@ typedef struct amx_side {
     int parts;
 } amx_side;
 
-/* Products of parts from the smallest on; those that lie under the last bit of float32 are left out. */
-static ALWAYS_INLINE void amx_panels(int panels, float *c, int64_t ldc, const amx_side *a, const amx_side *b, int first, int steps) {
+/* Two row tiles and one or two panels. Products of parts from the smallest on; those that lie under the last bit of float32 are left out.
+ */
+static ALWAYS_INLINE void amx_block(int panels, float *c, int64_t ldc, const amx_side *a, int64_t a_at, const amx_side *b, int64_t b_at,
+                                    int steps) {
+    const int64_t row = ldc * (int64_t)sizeof(float);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -58,34 +61,39 @@ static ALWAYS_INLINE void amx_panels(int panels, float *c, int64_t ldc, const am
     for (int order = 2; order >= 0; order--)
         for (int i = 0; i <= order && i < a->parts; i++)
             if (order - i < b->parts)
-                amx_steps(panels, a->at + i * a->part, a->step, b->at + (order - i) * b->part + first * b->step, b->step, steps);
-    _tile_stored(0, c, ldc * (int64_t)sizeof(float));
-    _tile_stored(2, c + 16 * ldc, ldc * (int64_t)sizeof(float));
-    if (panels < 2) return;
-    _tile_stored(1, c + 16, ldc * (int64_t)sizeof(float));
-    _tile_stored(3, c + 16 * ldc + 16, ldc * (int64_t)sizeof(float));
+                amx_steps(panels, a->at + i * a->part + a_at, a->step, b->at + (order - i) * b->part + b_at, b->step, steps);
+    _tile_stored(0, c, row);
+    _tile_stored(2, c + 16 * ldc, row);
+    if (panels > 1) {
+        _tile_stored(1, c + 16, row);
+        _tile_stored(3, c + 16 * ldc + 16, row);
+    }
 }
 
-static void amx_product(float *c, int64_t ldc, const amx_side *a, const amx_side *b, int panels, int steps) {
+static void amx_product(float *c, int64_t ldc, const amx_side *a, int rows, const amx_side *b, int panels, int steps) {
     __asm__ volatile("" : : : "memory");
     for (int p = 0; p < panels; p += 2)
-        if (panels - p > 1)
-            amx_panels(2, c + p * 16, ldc, a, b, p, steps);
-        else
-            amx_panels(1, c + p * 16, ldc, a, b, p, steps);
+        for (int r = 0; r < rows; r += 32) {
+            float *to = c + r * ldc + p * 16;
+            if (panels - p > 1)
+                amx_block(2, to, ldc, a, r / 16 * a->step, b, p * b->step, steps);
+            else
+                amx_block(1, to, ldc, a, r / 16 * a->step, b, p * b->step, steps);
+        }
 }
 
-static void tile_scores(const attn_work *w, float *s, const uint16_t *q, const uint16_t *k, int panels) {
+static void tile_scores(const attn_work *w, float *s, const uint16_t *q, int rows, const uint16_t *k, int panels) {
     const int64_t padded = attn_tile_round(w->dim_qk, 32);
     const amx_side a = { q, 16 * padded, attn_tile_q_part(w->rows, w->dim_qk), attn_tile_parts(w->type_q) };
     const amx_side b = { k, 16 * padded, attn_tile_k_part(w->dim_qk), attn_tile_parts(w->type_k) };
-    amx_product(s, ATTN_SCORES_LD, &a, &b, panels, (int)(padded / 32));
+    amx_product(s, ATTN_SCORES_LD, &a, rows, &b, panels, (int)(padded / 32));
 }
 
-static void tile_values(const attn_work *w, float *o, int64_t ldo, const uint16_t *p, const uint16_t *v, int keys, int weight_parts) {
+static void tile_values(const attn_work *w, float *o, int64_t ldo, const uint16_t *p, int rows, const uint16_t *v, int keys,
+                        int weight_parts) {
     const amx_side a = { p, 16 * ATTN_BLOCK, ATTN_TILE_P_PART, weight_parts };
     const amx_side b = { v, 16 * ATTN_BLOCK, attn_tile_v_part(w->dim_v), attn_tile_parts(w->type_v) };
-    amx_product(o, ldo, &a, &b, (int)((w->dim_v + 15) / 16), keys / 32);
+    amx_product(o, ldo, &a, rows, &b, (int)((w->dim_v + 15) / 16), keys / 32);
 }
 
 static double dot_rate(int64_t rounds) {

@@ -63,7 +63,20 @@ static void emu_configure(int on) {
 #define _tile_zero(tile) emu_zero(tile)
 #define _tile_dpbf16ps(c, a, b) emu_dpbf16ps(c, a, b)
 
-static inline vec vec_scale2_down(vec x, vec n) { return vec_scale2(x, vec_max(n, vec_set1(-127.0f))); }
+static inline vec vec_round(vec x) {
+    float lanes[LANES];
+    vec_store(lanes, x);
+    for (int i = 0; i < LANES; i++) lanes[i] = nearbyintf(lanes[i]);
+    return vec_load(lanes);
+}
+
+static inline vec vec_scale2(vec x, vec n) {
+    float lanes[LANES], by[LANES];
+    vec_store(lanes, x);
+    vec_store(by, n);
+    for (int i = 0; i < LANES; i++) lanes[i] = by[i] < -1000.0f ? 0.0f : isnan(by[i]) ? by[i] : ldexpf(lanes[i], (int)by[i]);
+    return vec_load(lanes);
+}
 
 static inline vec vec_high_bits(vec x) {
     float lanes[LANES];
@@ -77,14 +90,17 @@ static inline vec vec_high_bits(vec x) {
     return vec_load(lanes);
 }
 
-static inline bool vec_copy_bf16(uint16_t *to, const uint16_t *from, int count, uint16_t least, uint16_t limit) {
-    bool unusual = false;
+static inline bool vec_unusual_bf16(const uint16_t *p, uint16_t least, uint16_t limit) {
     for (int i = 0; i < 32; i++) {
-        to[i] = i < count ? from[i] : 0;
-        uint16_t size = to[i] & 0x7fff;
-        unusual |= size && (size < least || size >= limit);
+        uint16_t size = p[i] & 0x7fff;
+        if (size && (size < least || size >= limit)) return true;
     }
-    return unusual;
+    return false;
+}
+
+static inline bool vec_copy_bf16(uint16_t *to, const uint16_t *from, int count, uint16_t least, uint16_t limit) {
+    for (int i = 0; i < 32; i++) to[i] = i < count ? from[i] : 0;
+    return vec_unusual_bf16(to, least, limit);
 }
 
 static inline void vec_zip_16(uint16_t *to, const uint16_t *even, const uint16_t *odd) {

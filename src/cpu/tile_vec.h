@@ -59,8 +59,8 @@ static ALWAYS_INLINE void fma_tile(int panels, bool more, float *c, int64_t ldc,
 }
 
 static ALWAYS_INLINE void unit_panels(bool dot, int panels, bool more, float *c, int64_t ldc, const uint16_t *a, int64_t a_rows,
-                                      const uint16_t *b, int64_t b_panel, int units) {
-    for (int r = 0; r < ATTN_STRIP; r += dot ? DOT_ROWS : FMA_ROWS) {
+                                      const uint16_t *b, int64_t b_panel, int units, int rows) {
+    for (int r = 0; r < rows; r += dot ? DOT_ROWS : FMA_ROWS) {
         const uint16_t *ar = a + r / 16 * a_rows + r % 16 * 32;
         if (dot)
             dot_tile(panels, more, c + r * ldc, ldc, ar, b, b_panel, units);
@@ -69,9 +69,9 @@ static ALWAYS_INLINE void unit_panels(bool dot, int panels, bool more, float *c,
     }
 }
 
-/* c[row][16 * panel ..] = a * b for ATTN_STRIP rows; a_rows: 16-bit numbers from 16 rows of a to the next, b_panel: from a panel to the
+/* c[row][16 * panel ..] = a * b; a_rows: 16-bit numbers from 16 rows of a to the next, b_panel: from a panel to the
  * next. */
-static ALWAYS_INLINE void unit_product(bool dot, float *c, int64_t ldc, const uint16_t *a, int64_t a_rows, const uint16_t *b,
+static ALWAYS_INLINE void unit_product(bool dot, float *c, int64_t ldc, const uint16_t *a, int64_t a_rows, int rows, const uint16_t *b,
                                        int64_t b_panel, int panels, int64_t units) {
     for (int64_t k = 0; k < units; k += UNIT_BLOCK) {
         const int count = (int)(units - k < UNIT_BLOCK ? units - k : UNIT_BLOCK);
@@ -80,11 +80,11 @@ static ALWAYS_INLINE void unit_product(bool dot, float *c, int64_t ldc, const ui
             const int left = panels - p;
             n = left == 3 || left > 4 ? 3 : left == 1 ? 1 : 2;
             if (n == 3)
-                unit_panels(dot, 3, k > 0, c + p * LANES, ldc, ak, a_rows, bk + p * b_panel, b_panel, count);
+                unit_panels(dot, 3, k > 0, c + p * LANES, ldc, ak, a_rows, bk + p * b_panel, b_panel, count, rows);
             else if (n == 2)
-                unit_panels(dot, 2, k > 0, c + p * LANES, ldc, ak, a_rows, bk + p * b_panel, b_panel, count);
+                unit_panels(dot, 2, k > 0, c + p * LANES, ldc, ak, a_rows, bk + p * b_panel, b_panel, count, rows);
             else
-                unit_panels(dot, 1, k > 0, c + p * LANES, ldc, ak, a_rows, bk + p * b_panel, b_panel, count);
+                unit_panels(dot, 1, k > 0, c + p * LANES, ldc, ak, a_rows, bk + p * b_panel, b_panel, count, rows);
         }
     }
 }
@@ -92,17 +92,18 @@ static ALWAYS_INLINE void unit_product(bool dot, float *c, int64_t ldc, const ui
 static void tile_configure(void) {}
 static void tile_release(void) {}
 
-static void tile_scores(const attn_work *w, float *s, const uint16_t *q, const uint16_t *k, int panels) {
+static void tile_scores(const attn_work *w, float *s, const uint16_t *q, int rows, const uint16_t *k, int panels) {
     const int64_t padded = attn_tile_round(w->dim_qk, 32);
-    unit_product(true, s, ATTN_SCORES_LD, q, 16 * padded, k, 16 * padded, panels, (w->dim_qk + 1) / 2);
+    unit_product(true, s, ATTN_SCORES_LD, q, 16 * padded, rows, k, 16 * padded, panels, (w->dim_qk + 1) / 2);
 }
 
-static void tile_values(const attn_work *w, float *o, int64_t ldo, const uint16_t *p, const uint16_t *v, int keys, int weight_parts) {
+static void tile_values(const attn_work *w, float *o, int64_t ldo, const uint16_t *p, int rows, const uint16_t *v, int keys,
+                        int weight_parts) {
     const int panels = (int)((w->dim_v + 15) / 16);
     if (weight_parts)
-        unit_product(true, o, ldo, p, 16 * ATTN_BLOCK, v, 16 * ATTN_BLOCK, panels, keys / 2);
+        unit_product(true, o, ldo, p, 16 * ATTN_BLOCK, rows, v, 16 * ATTN_BLOCK, panels, keys / 2);
     else
-        unit_product(false, o, ldo, p, 32 * ATTN_BLOCK, v, 32 * ATTN_BLOCK, panels, keys);
+        unit_product(false, o, ldo, p, 32 * ATTN_BLOCK, rows, v, 32 * ATTN_BLOCK, panels, keys);
 }
 
 static double dot_rate(int64_t rounds) {

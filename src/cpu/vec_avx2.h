@@ -5,9 +5,9 @@
 #include <string.h>
 
 #define ISA avx2
-#define THIN_TILES 4                                                  /* the most rows of a thin tile */
-#define ROW_TILES 4                                                   /* the most rows of a values tile */
-enum { LANES = 8, WIDE_KEYS = 4, THIN_ROWS = 32, ACCUMULATORS = 12 }; /* WIDE_KEYS: keys of a wide tile */
+#define THIN_TILES 4 /* the most rows of a thin tile */
+#define ROW_TILES 4  /* the most rows of a values tile */
+enum { LANES = 8, FUSED = 1, SUMS_IN_REGISTERS = 0, WIDE_KEYS = 4, THIN_ROWS = 32, ACCUMULATORS = 12 };
 typedef __m256 vec;
 typedef __m256 vec_mask;
 typedef int vec_part;
@@ -33,12 +33,8 @@ static inline bool vec_any(vec_mask mask) { return _mm256_movemask_ps(mask) != 0
 /* b where either is NaN */
 static inline vec vec_max(vec a, vec b) { return _mm256_max_ps(a, b); }
 static inline vec vec_abs(vec x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
-static inline vec vec_round(vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-/* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127 */
-static inline vec vec_scale2(vec x, vec n) {
-    __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-    return _mm256_mul_ps(x, _mm256_castsi256_ps(exponent));
-}
+/* 2^n for -126 <= n <= 127, and 0 for n = -127, from a number whose lowest bits are n + 127 */
+static inline vec vec_power2(vec x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23)); }
 static inline float vec_hmax(vec x) {
     __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     y = _mm_max_ps(y, _mm_movehl_ps(y, y));
@@ -90,6 +86,10 @@ static inline __m128i load_16bit(const uint16_t *p, vec_part part) {
 }
 static inline void store_16bit(uint16_t *p, __m128i x, vec_part part) {
     uint16_t whole[8];
+    if (part == LANES) {
+        _mm_storeu_si128((__m128i *)p, x);
+        return;
+    }
     _mm_storeu_si128((__m128i *)whole, x);
     memcpy(p, whole, (size_t)part * 2);
 }
@@ -102,7 +102,12 @@ static inline vec vec_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_l
 static inline vec vec_load_f16_part(const uint16_t *p, vec_part part) { return _mm256_cvtph_ps(load_16bit(p, part)); }
 static inline vec vec_load_bf16(const uint16_t *p) { return widen_bf16(_mm_loadu_si128((const __m128i *)p)); }
 static inline vec vec_load_bf16_part(const uint16_t *p, vec_part part) { return widen_bf16(load_16bit(p, part)); }
-static inline void vec_store_f32_part(float *p, vec x, vec_part part) { _mm256_maskstore_ps(p, part_mask(part), x); }
+static inline void vec_store_f32_part(float *p, vec x, vec_part part) { /* a masked store takes some twenty times as long */
+    if (part == LANES)
+        _mm256_storeu_ps(p, x);
+    else
+        _mm256_maskstore_ps(p, part_mask(part), x);
+}
 static inline void vec_store_f16_part(uint16_t *p, vec x, vec_part part) {
     store_16bit(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), part);
 }

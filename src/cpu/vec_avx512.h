@@ -7,9 +7,9 @@
 #ifndef ISA
 #define ISA avx512
 #endif
-#define THIN_TILES 8                                                   /* the most rows of a thin tile */
-#define ROW_TILES 8                                                    /* the most rows of a values tile */
-enum { LANES = 16, WIDE_KEYS = 8, THIN_ROWS = 32, ACCUMULATORS = 16 }; /* WIDE_KEYS: keys of a wide tile */
+#define THIN_TILES 8 /* the most rows of a thin tile */
+#define ROW_TILES 8  /* the most rows of a values tile */
+enum { LANES = 16, FUSED = 1, SUMS_IN_REGISTERS = 1, WIDE_KEYS = 4, THIN_ROWS = 32, ACCUMULATORS = 16 };
 typedef __m512 vec;
 typedef __mmask16 vec_mask;
 typedef __mmask16 vec_part;
@@ -39,14 +39,8 @@ static inline vec vec_abs(vec x) { return _mm512_abs_ps(x); }
 static inline vec vec_high_bits(vec x) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0xffff0000)));
 }
-static inline vec vec_round(vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-/* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127, as on every ISA */
-static inline vec vec_scale2(vec x, vec n) {
-    __m512i exponent = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
-    return _mm512_mul_ps(x, _mm512_castsi512_ps(exponent));
-}
-/* x * 2^n for whole n <= 0, as small as it may be */
-static inline vec vec_scale2_down(vec x, vec n) { return _mm512_scalef_ps(x, n); }
+/* 2^n for -126 <= n <= 127, and 0 for n = -127, from a number whose lowest bits are n + 127 */
+static inline vec vec_power2(vec x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23)); }
 static inline float vec_hmax(vec x) {
     __m256 y = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
@@ -125,14 +119,22 @@ static inline vec vec_set1_unit(const uint16_t *p) {
 }
 /* Pairs of bf16: c + a[2i + 1] b[2i + 1] + a[2i] b[2i], rounded after each; subnormal numbers and results are 0. */
 static inline vec vec_dot(vec a, vec b, vec c) { return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b); }
-/* Copies `count` <= 32 of bf16 and fills up with zeros to 32; whether any that is not 0 is of a size outside least <= |x| < limit. */
+static inline vec vec_round(vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* x * 2^n for whole n <= 0; 0 for n = -inf, whatever x is */
+static inline vec vec_scale2(vec x, vec n) { return _mm512_scalef_ps(x, n); }
+static inline bool vec_unusual(__m512i x, uint16_t least, uint16_t limit) {
+    __m512i size = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff)), above = _mm512_sub_epi16(size, _mm512_set1_epi16((int16_t)least));
+    return _mm512_mask_cmpge_epu16_mask(_mm512_test_epi16_mask(size, size), above, _mm512_set1_epi16((int16_t)(limit - least))) != 0;
+}
+/* whether any of 32 of bf16 that is not 0 is of a size outside least <= |x| < limit */
+static inline bool vec_unusual_bf16(const uint16_t *p, uint16_t least, uint16_t limit) {
+    return vec_unusual(_mm512_loadu_si512(p), least, limit);
+}
+/* Copies `count` <= 32 of bf16 and fills up with zeros to 32; whether any is unusual. */
 static inline bool vec_copy_bf16(uint16_t *to, const uint16_t *from, int count, uint16_t least, uint16_t limit) {
-    __m512i x = _mm512_maskz_loadu_epi16((__mmask32)((UINT64_C(1) << count) - 1), from),
-            size = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
+    __m512i x = _mm512_maskz_loadu_epi16((__mmask32)((UINT64_C(1) << count) - 1), from);
     _mm512_storeu_si512(to, x);
-    __mmask32 some = _mm512_test_epi16_mask(size, size);
-    __m512i above = _mm512_sub_epi16(size, _mm512_set1_epi16((int16_t)least));
-    return _mm512_mask_cmpge_epu16_mask(some, above, _mm512_set1_epi16((int16_t)(limit - least))) != 0;
+    return vec_unusual(x, least, limit);
 }
 /* to[2 i] = even[i], to[2 i + 1] = odd[i], for 16 of each */
 static inline void vec_zip_16(uint16_t *to, const uint16_t *even, const uint16_t *odd) {

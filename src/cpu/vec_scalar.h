@@ -7,9 +7,9 @@
 #ifndef ISA
 #define ISA scalar
 #endif
-#define THIN_TILES 2                                                /* the most rows of a thin tile */
-#define ROW_TILES 4                                                 /* the most rows of a values tile */
-enum { LANES = 4, WIDE_KEYS = 4, THIN_ROWS = 2, ACCUMULATORS = 8 }; /* WIDE_KEYS: keys of a wide tile */
+#define THIN_TILES 2 /* the most rows of a thin tile */
+#define ROW_TILES 4  /* the most rows of a values tile */
+enum { LANES = 4, FUSED = 0, SUMS_IN_REGISTERS = 0, WIDE_KEYS = 4, THIN_ROWS = 2, ACCUMULATORS = 8 };
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t vec_mask __attribute__((vector_size(16)));
 typedef int vec_part;
@@ -39,10 +39,8 @@ static inline bool vec_any(vec_mask mask) { return (mask[0] | mask[1] | mask[2] 
 /* b where either is NaN */
 static inline vec vec_max(vec a, vec b) { return vec_select(a > b, a, b); }
 static inline vec vec_abs(vec x) { return (vec)((vec_mask)x & 0x7fffffff); }
-/* x for |x| < 2^22 to the nearest whole number */
-static inline vec vec_round(vec x) { return (x + 12582912.0f) - 12582912.0f; }
-/* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127 */
-static inline vec vec_scale2(vec x, vec n) { return x * (vec)((__builtin_convertvector(n, vec_mask) + 127) << 23); }
+/* 2^n for -126 <= n <= 127, and 0 for n = -127, from a number whose lowest bits are n + 127 */
+static inline vec vec_power2(vec x) { return (vec)((vec_mask)x << 23); }
 static inline float vec_hmax(vec x) {
     float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
     return a > b ? a : b;
