@@ -104,7 +104,7 @@ static size_t lay_scratch(const attn_plan *plan, const attn_problem *problem, vo
     if (tile) packed += attn_tile_packed(rows, problem->dim_qk, problem->type_q);
     s->packed = take(base, &at, packed, 1);
     s->scores = take(base, &at, (tile ? ATTN_STRIP : o_rows) * ATTN_SCORES_LD, sizeof *s->scores);
-    s->convert = take(base, &at, ATTN_RUN * round_up(dim, ATTN_LANES_MAX), sizeof *s->convert);
+    s->convert = take(base, &at, ATTN_RUN * round_up(dim, ATTN_SET_MAX), sizeof *s->convert);
     size_t tiles = tile ? attn_tile_lay(NULL, problem->dim_qk, problem->dim_v, problem->type_k, problem->type_v).size : 0;
     s->tile = take(base, &at, (int64_t)tiles, 1);
     s->bias = take(base, &at, plan->masked ? rows * ATTN_BLOCK + ATTN_LANES_MAX : 0, sizeof *s->bias);
@@ -134,8 +134,8 @@ void attn_plan_make(const attn_machine *machine, const attn_problem *problem, at
     plan->block_rows = least(round_up(plan->rows < 1 ? 1 : plan->rows, machine->kernels->tile_rows), most);
     plan->blocks = ceil_div(plan->rows, plan->block_rows);
     plan->state_rows = round_up(plan->rows, ATTN_LANES_MAX);
-    plan->q_stride = round_up(problem->dim_qk, ATTN_LANES_MAX);
-    plan->o_stride = round_up(problem->dim_v, ATTN_LANES_MAX);
+    plan->q_stride = round_up(problem->dim_qk, ATTN_SET_MAX);
+    plan->o_stride = round_up(problem->dim_v, ATTN_SET_MAX);
     plan->chunk = machine->chunk > 0 ? machine->chunk : ATTN_BLOCK;
     if (plan->chunk > problem->len_kv && machine->chunk > 0) plan->chunk = problem->len_kv > 0 ? problem->len_kv : 1;
     plan->chunks = ceil_div(problem->len_kv, plan->chunk);

@@ -66,15 +66,26 @@ static key_rows staged(const attn_work *w, const char *from, int64_t from_row, a
     return (key_rows){ (const char *)w->convert, stride * (int64_t)sizeof(float), ATTN_F32 };
 }
 
-static key_rows keys_of(const attn_work *w, int j, int count) {
-    if (w->seen || (w->way == ATTN_WIDE && w->type_k != ATTN_F32)) return staged(w, w->k, w->k_row, w->type_k, w->dim_qk, j, count, -1);
-    return (key_rows){ w->k + j * w->k_row, w->k_row, w->type_k };
+/* The same in their own type: a sum of products has one order, whether some key of the run is hidden from all or not. */
+static key_rows staged_as_is(const attn_work *w, const char *from, int64_t from_row, attn_type type, int64_t dim, int j, int count) {
+    const int64_t size = type == ATTN_F32 ? 4 : 2, stride = dim * size;
+    char *to = (char *)w->convert;
+    for (int i = 0; i < count; i++)
+        if (w->seen[j + i])
+            memcpy(to + i * stride, from + (j + i) * from_row, (size_t)stride);
+        else
+            memset(to + i * stride, 0, (size_t)stride);
+    return (key_rows){ to, stride, type };
 }
 
-static key_rows values_of(const attn_work *w, int j, int count) {
-    if (w->seen || (w->way == ATTN_WIDE && w->type_v != ATTN_F32)) return staged(w, w->v, w->v_row, w->type_v, w->dim_v, j, count, -1);
-    return (key_rows){ w->v + j * w->v_row, w->v_row, w->type_v };
+static key_rows rows_of(const attn_work *w, const char *from, int64_t row, attn_type type, int64_t dim, int j, int count) {
+    if (w->way != ATTN_WIDE && w->seen) return staged_as_is(w, from, row, type, dim, j, count);
+    if (w->seen || (w->way == ATTN_WIDE && type != ATTN_F32)) return staged(w, from, row, type, dim, j, count, -1);
+    return (key_rows){ from + j * row, row, type };
 }
+
+static key_rows keys_of(const attn_work *w, int j, int count) { return rows_of(w, w->k, w->k_row, w->type_k, w->dim_qk, j, count); }
+static key_rows values_of(const attn_work *w, int j, int count) { return rows_of(w, w->v, w->v_row, w->type_v, w->dim_v, j, count); }
 
 /* Hidden keys weigh 0, but 0 * NaN and 0 * Inf are NaN: a row that came out other than finite is done again with zeros in place of every
  * value hidden from it. That changes no bit of a finite result, so what is hidden never shows. Weights are there for the keys first to
@@ -143,31 +154,67 @@ static void thin_softmax(const attn_work *w, int row) {
     w->state.l[row] = vec_hsum(sum);
 }
 
-static void thin_scores(const attn_work *w, key_rows k, int first, int end) {
+static void thin_scores(const attn_work *w, const float *q, key_rows k, int first, int end) {
     if (k.type == ATTN_F32)
-        thin_scores_f32_all(w, k.at, k.row, first, end);
+        thin_scores_f32_all(w, q, k.at, k.row, first, end);
     else if (k.type == ATTN_F16)
-        thin_scores_f16_all(w, k.at, k.row, first, end);
+        thin_scores_f16_all(w, q, k.at, k.row, first, end);
     else
-        thin_scores_bf16_all(w, k.at, k.row, first, end);
+        thin_scores_bf16_all(w, q, k.at, k.row, first, end);
+}
+
+/* Rows of floats with the even and the odd elements of every set apart, as vec_load_bf16_set brings them in; and back. */
+static void split_pairs(float *to, const float *from, int64_t count) {
+    for (int64_t i = 0; i < count; i += 2 * LANES)
+        for (int n = 0; n < LANES; n++) {
+            to[i + n] = from[i + 2 * n];
+            to[i + LANES + n] = from[i + 2 * n + 1];
+        }
+}
+#ifdef VALUES_IN_SETS
+static void join_pairs(float *row, int64_t count) {
+    for (int64_t i = 0; i < count; i += 2 * LANES) {
+        float set[2 * LANES];
+        memcpy(set, row + i, sizeof set);
+        for (int n = 0; n < LANES; n++) {
+            row[i + 2 * n] = set[n];
+            row[i + 2 * n + 1] = set[LANES + n];
+        }
+    }
+}
+#endif
+
+/* The queries as keys of w's type are brought in: in the half of the scratch that staged 16-bit keys leave. */
+static const float *thin_queries(const attn_work *w) {
+    if (w->type_k != ATTN_BF16) return w->q;
+    float *to = w->convert + ATTN_RUN / 2 * w->q_stride;
+    split_pairs(to, w->q, w->rows * w->q_stride);
+    return to;
+}
+
+/* all scores, by float32 multiply-adds */
+static void thin_products(const attn_work *w) {
+    const float *q = thin_queries(w);
+    for (int j = w->first, n; j < w->end; j += n) {
+        n = w->seen || w->rows > THIN_TILES ? run_of(w, j) : w->end - j; /* keys that several tiles of rows read stay near */
+        key_rows k = keys_of(w, j, n);
+        k.at -= j * k.row;
+        thin_scores(w, q, k, j, j + n);
+    }
 }
 
 static void thin_attend(const attn_work *w) {
-    if (!w->seen)
-        thin_scores(w, (key_rows){ w->k, w->k_row, w->type_k }, w->first, w->end);
-    else
-        for (int j = w->first, n; j < w->end; j += n) {
-            n = run_of(w, j);
-            key_rows k = keys_of(w, j, n);
-            k.at -= j * k.row;
-            thin_scores(w, k, j, j + n);
-        }
+    thin_products(w);
     for (int row = 0; row < w->rows; row++) thin_softmax(w, row);
     for (int j = w->first, n; j < w->end; j += n) {
         n = run_of(w, j);
         key_rows v = values_of(w, j, n);
         add_values(w, v.type, w->rows, w->state.o, w->scores + j, ATTN_SCORES_LD, 1, v.at, v.row, j, n, w->seen ? 0 : w->v_ahead);
     }
+#ifdef VALUES_IN_SETS
+    if (w->type_v == ATTN_BF16)
+        for (int row = 0; row < w->rows; row++) join_pairs(w->state.o + row * w->o_stride, w->o_stride);
+#endif
     if (w->mixed)
         for (int row = 0; row < w->rows; row++) mend_row(w, row, w->first, w->end, w->scores + row * ATTN_SCORES_LD, 1);
 }

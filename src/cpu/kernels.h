@@ -10,6 +10,7 @@ enum {
     ATTN_RUN = 64,                   /* keys that are staged, and walked by every panel of values, together */
     ATTN_ROWS = 64,                  /* rows of a row block, at most */
     ATTN_LANES_MAX = 16,             /* of any ISA: what arrays are padded to */
+    ATTN_SET_MAX = 32,               /* numbers of a set, what one load brings in: what rows of queries and of states are padded to */
     ATTN_SCORES_LD = ATTN_BLOCK + 16 /* row stride of thin scores: rows must not fall on the same cache sets */
 };
 
@@ -30,7 +31,7 @@ typedef struct attn_work {
     bool fast; /* probabilities may be rounded to 16 bits: options.precision */
     int rows;  /* 1 .. the plan's block_rows; at most the ISA's thin_rows where thin */
     int64_t dim_qk, dim_v;
-    int64_t q_stride, o_stride; /* floats between thin query rows; between rows of a state's o (a multiple of ATTN_LANES_MAX) */
+    int64_t q_stride, o_stride; /* floats between thin query rows; between rows of a state's o (multiples of ATTN_SET_MAX) */
     float scale, softcap;
     const float *q;           /* [rows][q_stride], zero behind dim_qk; wide: [tile][dim_qk][tile_rows], zero behind rows up to a vector */
     const float *slopes;      /* [ATTN_ROWS] or NULL */

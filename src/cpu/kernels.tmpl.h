@@ -4,12 +4,15 @@
 #include <string.h>
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
+#define IN_MEMORY(x) __asm__("" : "+m"(x))
 #if defined __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define UNROLL_4 _Pragma("clang loop unroll_count(4)")
+#define KEEP_LOOP _Pragma("clang loop unroll(disable)")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #define UNROLL_4 _Pragma("GCC unroll 4")
+#define KEEP_LOOP _Pragma("GCC unroll 1")
 #endif
 
 #include "vec_math.h"
@@ -20,12 +23,15 @@ enum { CHAIN = 16 };
 
 #define T float
 #define NAME f32
+#define SET 1
 #include "products.tmpl.h"
 #define T uint16_t
 #define NAME f16
+#define SET 1
 #include "products.tmpl.h"
 #define T uint16_t
 #define NAME bf16
+#define SET 2
 #include "products.tmpl.h"
 
 #include "finish.tmpl.h"

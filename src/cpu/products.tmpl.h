@@ -1,6 +1,6 @@
 /* products.tmpl.h: the two products for one storage type of K and V, and the conversions of its rows. Included once for each type with
- * T (the element), NAME (f32, f16, bf16). All bits of a score or of a weighted sum depend on its own row alone: not on how many rows or
- * keys share the tile. */
+ * T (the element), NAME (f32, f16, bf16), SET (the vectors that one load of keys or values brings in). All bits of a score or of a weighted
+ * sum depend on its own row alone: not on how many rows or keys share the tile. */
 #define CAT3_(a, b, c) a##_##b##_##c
 #define CAT3(a, b, c) CAT3_(a, b, c)
 #define CAT4_(a, b, c, d) a##_##b##_##c##_##d
@@ -8,70 +8,136 @@
 #define LOAD CAT3(vec, load, NAME)
 #define LOAD_PART CAT4(vec, load, NAME, part)
 #define STORE_PART CAT4(vec, store, NAME, part)
+#define LOAD_SET CAT4(vec, load, NAME, set)
+#define LOAD_SET_PART(to, p, count) CAT4(vec, load, NAME, set_part)(to, p, count)
+#if defined VALUES_IN_SETS
+#define VSET SET
+#define LOAD_VALUES LOAD_SET
+#define LOAD_VALUES_PART LOAD_SET_PART
+#else
+#define VSET 1
+#define LOAD_VALUES(to, p) (*(to) = LOAD(p))
+#define LOAD_VALUES_PART(to, p, count) (*(to) = LOAD_PART(p, vec_part_of(count)))
+#endif
 
-/* Scores of `rows` queries with LANES / rows keys from key j on; lanes run along the head dim, one reduction tree for all. Past `last`, the
- * last key's scores are computed again. Few rows take key after key, in the order of addresses that hardware prefetchers follow; more rows
- * take keys side by side, which they do not follow, so what comes next is prefetched here, again in the order of addresses. */
-static ALWAYS_INLINE void CAT3(thin_tile, NAME, x)(int rows, int side, float *s, const float *q, int64_t ldq, const char *k, int64_t k_row,
-                                                   int j, int last, int64_t dim, bool more, int64_t ahead, int64_t key_step,
-                                                   int64_t dim_step) {
-    enum { MOST = LANES, WIDTH = LANES * (int)sizeof(T) };
-    const int keys = LANES / rows;
-    const T *kp[MOST];
-    vec acc[MOST];
-    UNROLL for (int n = 0; n < keys; n++) kp[n] = (const T *)(k + (j + n < last ? j + n : last) * k_row);
-    UNROLL for (int i = 0; i < LANES; i++) acc[i] = vec_zero();
-    const char *soon = (const char *)kp[0] + ahead;
-    UNROLL for (int n0 = 0; n0 < keys; n0 += side) {
-        int64_t d = 0;
-        for (; d + LANES <= dim; d += LANES) {
-            vec kv[MOST];
-            UNROLL for (int n = n0; n < n0 + side; n++) kv[n] = LOAD(kp[n] + d);
-            if (side > 1) UNROLL for (int n = 0; n < side; n += WIDTH < 64 ? 2 : 1) vec_prefetch(soon + n * key_step);
-            soon += dim_step;
-            UNROLL for (int r = 0; r < rows; r++) {
-                vec qv = vec_load(q + r * ldq + d);
-                UNROLL for (int n = n0; n < n0 + side; n++) acc[r * keys + n] = vec_fma(qv, kv[n], acc[r * keys + n]);
-            }
-        }
-        if (d < dim) {
-            vec_part part = vec_part_of(dim - d);
-            UNROLL for (int n = n0; n < n0 + side; n++) {
-                vec kv = LOAD_PART(kp[n] + d, part);
-                UNROLL for (int r = 0; r < rows; r++) acc[r * keys + n] = vec_fma(vec_load(q + r * ldq + d), kv, acc[r * keys + n]);
-            }
-        }
+/* The sums of all lanes of LANES vectors, vector i's in lane i: one tree for all, the same for every tile. */
+static ALWAYS_INLINE vec CAT3(fold_tile, NAME, x)(vec *sum) {
+    static const int steps[] = { 4, 1, 2, 8 };
+    int done = 0;
+    UNROLL for (int n = 0; n < 4; n++) {
+        const int step = steps[n];
+        if (step >= LANES) continue;
+        done |= step;
+        UNROLL for (int i = 0; i < LANES; i++) if (!(i & done)) sum[i] = vec_fold(sum[i], sum[i + step], step);
     }
-    float sums[LANES];
-    vec_store(sums, vec_reduce(acc));
-    if (more) /* a further part of the dim */
-        for (int i = 0; i < LANES; i++) sums[i] += s[i / keys * ATTN_SCORES_LD + j + i % keys];
-    UNROLL for (int r = 0; r < rows; r++) memcpy(s + r * ATTN_SCORES_LD + j, sums + r * keys, (size_t)keys * sizeof(float));
+    return sum[0];
 }
 
-/* Keys first .. end - 1 for all rows; a tile may write up to LANES - 1 scores more. Long dims are summed in parts: CHAIN products to a
- * lane. */
-static void CAT3(thin_scores, NAME, all)(const attn_work *w, const void *keys, int64_t k_row, int first, int end) {
-    const int64_t ldq = w->q_stride, part = CHAIN * LANES, ahead = w->k_ahead;
-    const int64_t width = LANES * (int64_t)sizeof(T);
-    const bool dense = k_row == w->dim_qk * (int64_t)sizeof(T) && w->dim_qk <= part; /* prefetch by address, or by row */
+/* Where tiles of more rows prefetch keys: a while ahead, a line for each line they read, in the order of addresses. */
+typedef struct CAT3(pace, NAME, x) {
+    int64_t ahead, key_step, dim_step; /* bytes to what is fetched meanwhile; from line to line of a step; from step to step */
+} CAT3(pace, NAME, x);
+
+/* One set of the dim of `side` keys with `rows` queries; sums of row r and key n are sum[r * LANES / rows + n]. */
+static ALWAYS_INLINE void CAT3(thin_step, NAME, x)(int rows, int side, vec *sum, const float *q, int64_t ldq, const char *const *kp,
+                                                   int64_t d, const char *soon, int64_t key_step) {
+    enum { MOST = LANES, BYTES = SET * LANES * (int)sizeof(T) };
+    vec kv[MOST][SET];
+    UNROLL for (int n = 0; n < side; n++) LOAD_SET(kv[n], (const T *)kp[n] + d);
+    if (side > 1) UNROLL for (int n = 0; n < side; n += BYTES < 64 ? 2 : 1) vec_prefetch(soon + n * key_step);
+    UNROLL for (int h = 0; h < SET; h++) UNROLL for (int r = 0; r < rows; r++) {
+        vec qv = vec_load(q + r * ldq + d + h * LANES);
+        if (rows > 4 || sizeof(T) < 4) IN_REGISTER(qv); /* fewer rows wait for memory, and better so at an even pace */
+        UNROLL for (int n = 0; n < side; n++) sum[r * (LANES / rows) + n] = vec_fma(qv, kv[n][h], sum[r * (LANES / rows) + n]);
+    }
+}
+
+/* Products of `rows` queries with LANES / rows keys, summed lane by lane: lanes run along the head dim. One or two rows take key after key,
+ * in the order of addresses that hardware prefetchers follow; more rows take `side` keys side by side, which they do not follow. */
+static ALWAYS_INLINE void CAT3(thin_keys, NAME, x)(int rows, int side, vec *sum, const float *q, int64_t ldq, const char *k, int64_t k_row,
+                                                   int64_t dim, const CAT3(pace, NAME, x) * pace) {
+    enum { MOST = LANES, COUNT = SET * LANES };
+    const int keys = LANES / rows;
+    const char *soon = k + pace->ahead;
+    UNROLL for (int i = 0; i < LANES; i++) sum[i] = vec_zero();
+    UNROLL for (int n0 = 0; n0 < keys; n0 += side) {
+        const char *kp[MOST];
+        UNROLL for (int n = 0; n < side; n++) kp[n] = k + (n0 + n) * k_row;
+        int64_t d = 0;
+        for (; rows > 4 && d + 2 * COUNT <= dim; d += 2 * COUNT, soon += 2 * pace->dim_step) {
+            CAT3(thin_step, NAME, x)(rows, side, sum + n0, q, ldq, kp, d, soon, pace->key_step);
+            CAT3(thin_step, NAME, x)(rows, side, sum + n0, q, ldq, kp, d + COUNT, soon + pace->dim_step, pace->key_step);
+        }
+        for (; d + COUNT <= dim; d += COUNT, soon += pace->dim_step)
+            CAT3(thin_step, NAME, x)(rows, side, sum + n0, q, ldq, kp, d, soon, pace->key_step);
+        if (d < dim) UNROLL for (int n = 0; n < side; n++) {
+                vec kv[SET];
+                LOAD_SET_PART(kv, (const T *)kp[n] + d, (int)(dim - d));
+                UNROLL for (int h = 0; h < SET; h++) UNROLL for (int r = 0; r < rows; r++) sum[r * keys + n0 + n] =
+                    vec_fma(vec_load(q + r * ldq + d + h * LANES), kv[h], sum[r * keys + n0 + n]);
+            }
+    }
+}
+
+/* Scores of `rows` queries with keys first .. end - 1; queries lie as vec_load_NAME_set brings keys in. Long dims are summed in parts,
+ * CHAIN products to a lane. The last tile may do some keys again. */
+static ALWAYS_INLINE void CAT3(thin_tiles, NAME, x)(int rows, int side, float *s, const float *q, int64_t ldq, const char *k, int64_t k_row,
+                                                    int first, int end, int64_t dim_qk, int64_t ahead) {
+    enum { PART = CHAIN * LANES, BYTES = SET * LANES * (int)sizeof(T) };
+    const int keys = LANES / rows;
+    const bool dense = k_row == dim_qk * (int64_t)sizeof(T) && dim_qk <= PART; /* fetched by address, or by row */
+    const CAT3(pace, NAME, x) pace = { ahead, dense ? BYTES : k_row, dense ? side * BYTES : BYTES };
+    for (int j = first; j < end; j += keys) {
+        if (j + keys > end) j = end - keys;
+        vec sum[LANES], scores = vec_zero();
+        for (int64_t d = 0; d < dim_qk; d += PART) {
+            const int64_t dim = dim_qk - d < PART ? dim_qk - d : PART;
+            const char *from = k + j * k_row + d * (int64_t)sizeof(T);
+            CAT3(thin_keys, NAME, x)(rows, side, sum, q + d, ldq, from, k_row, dim, &pace);
+            vec folded = CAT3(fold_tile, NAME, x)(sum);
+            scores = d == 0 ? folded : vec_add(scores, folded);
+        }
+        float out[LANES];
+        vec_store(out, scores);
+        if (rows > 4) IN_MEMORY(out); /* many short pieces: faster loaded again than taken from the vector */
+        UNROLL for (int r = 0; r < rows; r++) memcpy(s + r * ATTN_SCORES_LD + j, out + r * keys, (size_t)keys * sizeof(float));
+    }
+}
+
+/* The same for fewer keys than a tile has, one after the other. */
+static void CAT3(thin_scores, NAME, few)(const attn_work *w, const float *q, const char *k, int64_t k_row, int first, int end) {
+    enum { PART = CHAIN * LANES, COUNT = SET * LANES };
+    for (int j = first; j < end; j++)
+        for (int r = 0; r < w->rows; r++) {
+            vec scores = vec_zero();
+            for (int64_t d0 = 0; d0 < w->dim_qk; d0 += PART) {
+                vec sum[LANES];
+                for (int i = 0; i < LANES; i++) sum[i] = vec_zero();
+                for (int64_t d = d0; d < w->dim_qk && d < d0 + PART; d += COUNT) {
+                    vec kv[SET];
+                    LOAD_SET_PART(kv, (const T *)(k + j * k_row) + d, w->dim_qk - d < COUNT ? (int)(w->dim_qk - d) : COUNT);
+                    for (int h = 0; h < SET; h++) sum[0] = vec_fma(vec_load(q + r * w->q_stride + d + h * LANES), kv[h], sum[0]);
+                }
+                vec folded = CAT3(fold_tile, NAME, x)(sum);
+                scores = d0 == 0 ? folded : vec_add(scores, folded);
+            }
+            float out[LANES];
+            vec_store(out, scores);
+            w->scores[r * ATTN_SCORES_LD + j] = out[0];
+        }
+}
+
+static void CAT3(thin_scores, NAME, all)(const attn_work *w, const float *queries, const char *k, int64_t k_row, int first, int end) {
+    if (end - first < LANES) {
+        CAT3(thin_scores, NAME, few)(w, queries, k, k_row, first, end);
+        return;
+    }
     for (int r = 0; r < w->rows;) {
         const int left = w->rows - r;
-        const float *q = w->q + r * ldq;
-        float *s = w->scores + r * ATTN_SCORES_LD;
 #define TILES(n, side)                                                                                                                     \
     if (left >= (n) && (n) <= THIN_ROWS) {                                                                                                 \
-        const int64_t key_step = dense ? width : k_row, dim_step = dense ? (side)*width : width;                                           \
-        for (int64_t d = 0; d < w->dim_qk; d += part) {                                                                                    \
-            const int64_t dim = w->dim_qk - d < part ? w->dim_qk - d : part;                                                               \
-            const char *k = (const char *)keys + d * (int64_t)sizeof(T);                                                                   \
-            if (d == 0)                                                                                                                    \
-                for (int j = first; j < end; j += LANES / (n))                                                                             \
-                    CAT3(thin_tile, NAME, x)(n, side, s, q, ldq, k, k_row, j, end - 1, dim, false, ahead, key_step, dim_step);             \
-            else                                                                                                                           \
-                for (int j = first; j < end; j += LANES / (n))                                                                             \
-                    CAT3(thin_tile, NAME, x)(n, side, s, q + d, ldq, k, k_row, j, end - 1, dim, true, ahead, key_step, dim_step);          \
-        }                                                                                                                                  \
+        CAT3(thin_tiles, NAME, x)                                                                                                          \
+        (n, side, w->scores + r * ATTN_SCORES_LD, queries + r * w->q_stride, w->q_stride, k, k_row, first, end, w->dim_qk, w->k_ahead);    \
         r += (n);                                                                                                                          \
         continue;                                                                                                                          \
     }
@@ -79,103 +145,108 @@ static void CAT3(thin_scores, NAME, all)(const attn_work *w, const void *keys, i
         TILES(8, LANES / 8)
 #endif
 #if THIN_TILES >= 4
-        TILES(4, LANES > 8 && sizeof(T) == 4 ? LANES / 8 : LANES / 4) /* long rows: two streams are enough */
+        TILES(4, 2)
 #endif
-        TILES(2, 1)
+        TILES(2, sizeof(T) < 4 && LANES > 4 ? 2 : 1)
         TILES(1, 1)
 #undef TILES
     }
 }
 
-/* Where to prefetch values: `at` moves `step` bytes with every key of every panel, so that reading ahead keeps the pace of the arithmetic;
- * `lines` cache lines each time. */
-typedef struct CAT3(soon, NAME, x) {
-    const char *at;
-    int64_t step;
-    int lines;
-} CAT3(soon, NAME, x);
-
-/* o[row][d ..] += sum over keys of p[row][key] * v[key][d ..] for nv vectors, the last of them partial */
-static ALWAYS_INLINE void CAT3(values_panel, NAME, x)(int rows, int nv, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
-                                                      const char *v, int64_t v_row, int first, int keys, vec_part part,
-                                                      CAT3(soon, NAME, x) * soon) {
-    vec acc[ACCUMULATORS], vv[ACCUMULATORS];
-    const char *at = soon->at;
-    const int64_t step = soon->step;
-    const int lines = soon->lines;
-    for (int j = 0; j < keys;) {
-        int end = j + CHAIN - (first + j) % CHAIN; /* chains begin at multiples of CHAIN, whatever key the call begins with */
-        if (end > keys) end = keys;
-        UNROLL for (int i = 0; i < rows * nv; i++) acc[i] = vec_zero();
-        for (; j < end; j++) {
-            const T *vp = (const T *)(v + j * v_row);
-            for (int line = 0; line < lines; line++) vec_prefetch(at + 64 * line);
-            at += step;
-            UNROLL for (int c = 0; c < nv; c++) {
-                vv[c] = c < nv - 1 ? LOAD(vp + c * LANES) : LOAD_PART(vp + c * LANES, part);
-                if (rows == 1) IN_ORDER(vv[c]); /* one row waits for memory alone */
-            }
-            UNROLL for (int r = 0; r < rows; r++) {
-                vec pv = vec_set1(p[r * p_row + j * p_key]);
-                UNROLL for (int c = 0; c < nv; c++) acc[r * nv + c] = vec_fma(pv, vv[c], acc[r * nv + c]);
-            }
+/* o[row][d ..] += sum over one chain of keys of p[row][key] * v[key][d ..] for ns sets, the last of them `part` numbers. Where `lines`, as
+ * many cache lines from `soon` on are prefetched with every key; returns where that ended. */
+static ALWAYS_INLINE const char *CAT3(values_panel, NAME, x)(int rows, int ns, float *o, int64_t ldo, const float *p, int64_t p_row,
+                                                             int64_t p_key, const char *v, int64_t v_row, int keys, int part,
+                                                             const char *soon, int64_t step, int lines) {
+    enum { MOST = 16 * ROW_TILES };
+    const bool by_column = VALUES_MOST > ACCUMULATORS; /* registers hold all weights beside one set of values, or all values */
+    vec acc[MOST];
+    UNROLL for (int i = 0; i < rows * ns * VSET; i++) acc[i] = vec_zero();
+    KEEP_LOOP for (int j = 0; j < keys; j++) {
+        const T *vp = (const T *)(v + j * v_row);
+        for (int line = 0; line < lines; line++) vec_prefetch(soon + 64 * line);
+        soon += step;
+        vec pv[ROW_TILES], vv[16];
+        UNROLL for (int r = 0; r < rows && by_column; r++) {
+            pv[r] = vec_set1(p[r * p_row + j * p_key]);
+            IN_REGISTER(pv[r]);
         }
-        UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < nv; c++) {
-            float *to = o + r * ldo + c * LANES;
-            vec_store(to, vec_add(vec_load(to), acc[r * nv + c]));
+        UNROLL for (int c = 0; c < ns; c++) {
+            if (c < ns - 1)
+                LOAD_VALUES(vv + c * VSET, vp + c * VSET * LANES);
+            else
+                LOAD_VALUES_PART(vv + c * VSET, vp + c * VSET * LANES, part);
+            if (by_column || rows == 1) UNROLL for (int h = 0; h < VSET; h++) IN_ORDER(vv[c * VSET + h]);
+            UNROLL for (int h = 0; h < VSET; h++) UNROLL for (int r = 0; r < rows && by_column; r++) acc[(r * ns + c) * VSET + h] =
+                vec_fma(pv[r], vv[c * VSET + h], acc[(r * ns + c) * VSET + h]);
+        }
+        UNROLL for (int r = 0; r < rows && !by_column; r++) {
+            vec one = vec_set1(p[r * p_row + j * p_key]);
+            IN_REGISTER(one);
+            UNROLL for (int c = 0; c < ns * VSET; c++) acc[r * ns * VSET + c] = vec_fma(one, vv[c], acc[r * ns * VSET + c]);
         }
     }
-    soon->at = at;
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int c = 0; c < ns * VSET; c++) {
+        float *to = o + r * ldo + c * LANES;
+        vec_store(to, vec_add(vec_load(to), acc[r * ns * VSET + c]));
+    }
+    return soon;
 }
 
-/* all of dim_v for `rows` rows and one run of keys */
+/* All of dim_v for `rows` rows and one chain of keys. Whole rows of V at once are read in the order of addresses, which needs no help; it
+ * is worth some sums that no register holds. Panels of them are not: the chain that lies `ahead` is prefetched meanwhile. */
 static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key,
-                                                     const char *v, int64_t v_row, int first, int keys, int64_t dim, int64_t ahead) {
-    const int most = ACCUMULATORS / rows < 8 ? ACCUMULATORS / rows : 8;
-    const int64_t bytes = dim * (int64_t)sizeof(T);
-    int64_t d = 0, vectors = (dim + LANES - 1) / LANES, panels = (vectors + most - 1) / most;
-    CAT3(soon, NAME, x) soon = { v + ahead, 0, 0 };
-    if (ahead && (panels > 1 || bytes >= 512) && v_row == bytes) { /* one panel reads in the order of addresses, which needs no help */
-        soon.step = bytes / panels;
-        soon.lines = (int)((soon.step + 63) / 64);
-    }
+                                                     const char *v, int64_t v_row, int keys, int64_t dim, int64_t ahead) {
+    const int set = VSET * LANES, whole = VALUES_MOST / VSET / rows, narrow = ACCUMULATORS / VSET / rows;
+    const int64_t cap = 8 / VSET;
+    int64_t d = 0, sets = (dim + set - 1) / set, most = rows <= 4 && sets <= whole ? whole : narrow;
+    if (most > cap) most = cap;
+    int64_t panels = (sets + most - 1) / most;
+    const int64_t step = panels == 1 ? 0 : v_row == dim * (int64_t)sizeof(T) ? v_row / panels : v_row;
+    const int lines = ahead && panels > 1 ? (int)((dim * (int64_t)sizeof(T) / panels + 63) / 64) : 0;
+    const char *soon = v + ahead;
     for (; panels > 0; panels--) { /* panels of nearly one width: a narrow last one would waste more */
-        int64_t nv = (vectors + panels - 1) / panels, last = dim - (d + (nv - 1) * LANES);
-        vec_part part = vec_part_of(last < LANES ? last : LANES);
+        int64_t ns = (sets + panels - 1) / panels, last = dim - (d + (ns - 1) * set);
+        const int part = last < set ? (int)last : set;
         const char *from = v + d * (int64_t)sizeof(T);
-        switch (nv) {
+        if (step == v_row) soon = from + ahead;
 #define PANEL(n)                                                                                                                           \
-    case n:                                                                                                                                \
-        if ((n) <= ACCUMULATORS / rows) CAT3(values_panel, NAME, x)                                                                        \
-        (rows, (n) <= ACCUMULATORS / rows ? (n) : 1, o + d, ldo, p, p_row, p_key, from, v_row, first, keys, part, &soon);                  \
-        break;
-            PANEL(1) PANEL(2) PANEL(3) PANEL(4) PANEL(5) PANEL(6) PANEL(7) PANEL(8)
+    if (ns == (n) && rows * (n)*VSET <= (rows <= 4 ? VALUES_MOST : ACCUMULATORS))                                                          \
+        soon = CAT3(values_panel, NAME, x)(rows, n, o + d, ldo, p, p_row, p_key, from, v_row, keys, part, soon, step, lines);
+        PANEL(1)
+        PANEL(2)
+        PANEL(3) PANEL(4) PANEL(5) PANEL(6) PANEL(7) PANEL(8)
 #undef PANEL
-        }
-        d += nv * LANES;
-        vectors -= nv;
+            d += ns * set;
+        sets -= ns;
     }
 }
 
-static void CAT3(values, NAME, all)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key, const void *v,
+/* Chains begin at multiples of CHAIN, whatever key the call begins with; all rows take one before the next, so that its values stay in the
+ * first cache. */
+static void CAT3(values, NAME, all)(int rows, float *o, int64_t ldo, const float *p, int64_t p_row, int64_t p_key, const void *values,
                                     int64_t v_row, int first, int keys, int64_t dim, int64_t ahead) {
-    for (int r = 0; r < rows;) {
-        const int left = rows - r;
-        float *to = o + r * ldo;
-        const float *from = p + r * p_row;
-#define ROWS(n)                                                                                                                            \
-    if (left >= (n)) {                                                                                                                     \
-        CAT3(values_rows, NAME, x)(n, to, ldo, from, p_row, p_key, v, v_row, first, keys, dim, ahead);                                     \
-        r += (n);                                                                                                                          \
+    for (int j = 0, n; j < keys; j += n) {
+        n = CHAIN - (first + j) % CHAIN;
+        if (n > keys - j) n = keys - j;
+        const char *v = (const char *)values + j * v_row;
+        for (int r = 0; r < rows;) {
+            const int left = rows - r;
+            const int64_t fetch = r == 0 ? ahead : 0;
+#define ROWS(n_rows)                                                                                                                       \
+    if (left >= (n_rows)) {                                                                                                                \
+        CAT3(values_rows, NAME, x)(n_rows, o + r * ldo, ldo, p + r * p_row + j * p_key, p_row, p_key, v, v_row, n, dim, fetch);            \
+        r += (n_rows);                                                                                                                     \
         continue;                                                                                                                          \
     }
 #if ROW_TILES >= 8
-        ROWS(8)
+            ROWS(8)
 #endif
-        ROWS(4)
-        ROWS(2)
-        ROWS(1)
+            ROWS(4)
+            ROWS(2)
+            ROWS(1)
 #undef ROWS
+        }
     }
 }
 
@@ -193,7 +264,13 @@ static void CAT3(store_row, NAME, all)(void *to, const float *o, float l, int64_
         STORE_PART(p + i, vec_div(vec_load(o + i), divisor), vec_part_of(count - i < LANES ? count - i : LANES));
 }
 #undef LOAD
+#undef LOAD_SET
+#undef LOAD_SET_PART
+#undef LOAD_VALUES
+#undef LOAD_VALUES_PART
+#undef VSET
 #undef LOAD_PART
 #undef STORE_PART
 #undef T
 #undef NAME
+#undef SET

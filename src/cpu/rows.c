@@ -176,7 +176,7 @@ static void seen_keys(const attn_row_block *rows, const attn_scratch *scratch, a
 
 /* Bytes to the row that lies some kilobytes of rows further: far enough for memory to answer, near enough to still be cached then. */
 static int64_t ahead(int64_t row, int64_t dim, attn_type type) {
-    const int64_t distance = 8192;
+    const int64_t distance = 16384;
     int64_t rows = distance / (dim * (int64_t)attn_type_size(type));
     return (int64_t)((uint64_t)(rows > 1 ? rows : 1) * (uint64_t)row); /* wraps: a prefetch may go anywhere */
 }

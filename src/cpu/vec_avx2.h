@@ -7,13 +7,17 @@
 #define ISA avx2
 #define THIN_TILES 4 /* the most rows of a thin tile */
 #define ROW_TILES 4  /* the most rows of a values tile */
-enum { LANES = 8, FUSED = 1, SUMS_IN_REGISTERS = 0, WIDE_KEYS = 4, THIN_ROWS = 32, ACCUMULATORS = 12 };
+/* VALUES_MOST: accumulators of values where that keeps rows of V whole, even if some spill. */
+enum { LANES = 8, FUSED = 1, SUMS_IN_REGISTERS = 0, WIDE_KEYS = 4, THIN_ROWS = 32, ACCUMULATORS = 12, VALUES_MOST = 12 };
 typedef __m256 vec;
 typedef __m256 vec_mask;
 typedef int vec_part;
 
 /* Loads x here, once, after those before it: hardware prefetchers follow rising addresses, and compilers shuffle loads. */
 #define IN_ORDER(x) __asm__ volatile("" : "+x"(x))
+
+/* Holds x in a register from here on: gcc would load it again for each use. */
+#define IN_REGISTER(x) __asm__("" : "+x"(x))
 
 static inline vec vec_set1(float x) { return _mm256_set1_ps(x); }
 static inline vec vec_zero(void) { return _mm256_setzero_ps(); }
@@ -64,14 +68,13 @@ static inline void vec_transpose(vec *t) {
         t[i + 4] = _mm256_permute2f128_ps(w[i], w[i + 4], 0x31);
     }
 }
-/* lane j: the sum of the lanes of acc[j], the same tree for every j */
-static inline vec vec_reduce(const vec *acc) {
-    vec half[4], quad[2];
-    for (int i = 0; i < 4; i++)
-        half[i] = _mm256_add_ps(_mm256_permute2f128_ps(acc[i], acc[i + 4], 0x20), _mm256_permute2f128_ps(acc[i], acc[i + 4], 0x31));
-    for (int i = 0; i < 2; i++)
-        quad[i] = _mm256_add_ps(_mm256_unpacklo_ps(half[2 * i], half[2 * i + 1]), _mm256_unpackhi_ps(half[2 * i], half[2 * i + 1]));
-    return _mm256_add_ps(_mm256_shuffle_ps(quad[0], quad[1], 0x44), _mm256_shuffle_ps(quad[0], quad[1], 0xee));
+/* One step of summing the lanes of LANES vectors: a sum of half as many lanes of a and of b each. Steps 4, 1, 2 in turn, among vectors so
+ * far apart, leave the sum of vector i in lane i of the first. */
+static inline vec vec_fold(vec a, vec b, int step) {
+    __m256d x = _mm256_castps_pd(a), y = _mm256_castps_pd(b);
+    if (step == 4) return _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
+    if (step == 1) return _mm256_add_ps(_mm256_blend_ps(a, b, 0xcc), _mm256_castpd_ps(_mm256_shuffle_pd(x, y, 0x5)));
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
 }
 
 static inline vec_part vec_part_of(int64_t count) { return (int)count; } /* the first 1 .. LANES lanes */
@@ -102,6 +105,25 @@ static inline vec vec_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_l
 static inline vec vec_load_f16_part(const uint16_t *p, vec_part part) { return _mm256_cvtph_ps(load_16bit(p, part)); }
 static inline vec vec_load_bf16(const uint16_t *p) { return widen_bf16(_mm_loadu_si128((const __m128i *)p)); }
 static inline vec vec_load_bf16_part(const uint16_t *p, vec_part part) { return widen_bf16(load_16bit(p, part)); }
+/* Sets: what one load brings in. bf16: two vectors, the even and the odd elements, one operation each; count: the elements there are. */
+static inline void vec_load_f32_set(vec *to, const float *p) { to[0] = vec_load_f32(p); }
+static inline void vec_load_f16_set(vec *to, const uint16_t *p) { to[0] = vec_load_f16(p); }
+static inline void vec_load_bf16_set(vec *to, const uint16_t *p) {
+    __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    to[0] = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    to[1] = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000)));
+}
+static inline void vec_load_f32_set_part(vec *to, const float *p, int count) { to[0] = vec_load_f32_part(p, count); }
+static inline void vec_load_f16_set_part(vec *to, const uint16_t *p, int count) { to[0] = vec_load_f16_part(p, count); }
+static inline void vec_load_bf16_set_part(vec *to, const uint16_t *p, int count) {
+    uint16_t whole[16] = { 0 };
+    if (count == 16) {
+        vec_load_bf16_set(to, p);
+        return;
+    }
+    memcpy(whole, p, (size_t)count * 2);
+    vec_load_bf16_set(to, whole);
+}
 static inline void vec_store_f32_part(float *p, vec x, vec_part part) { /* a masked store takes some twenty times as long */
     if (part == LANES)
         _mm256_storeu_ps(p, x);

@@ -7,15 +7,20 @@
 #ifndef ISA
 #define ISA avx512
 #endif
-#define THIN_TILES 8 /* the most rows of a thin tile */
-#define ROW_TILES 8  /* the most rows of a values tile */
-enum { LANES = 16, FUSED = 1, SUMS_IN_REGISTERS = 1, WIDE_KEYS = 4, THIN_ROWS = 32, ACCUMULATORS = 16 };
+#define THIN_TILES 8   /* the most rows of a thin tile */
+#define ROW_TILES 8    /* the most rows of a values tile */
+#define VALUES_IN_SETS /* bf16 values too are worth two at a time, in another order */
+/* VALUES_MOST: accumulators of values where that keeps rows of V whole, even if some spill. */
+enum { LANES = 16, FUSED = 1, SUMS_IN_REGISTERS = 1, WIDE_KEYS = 4, THIN_ROWS = 32, ACCUMULATORS = 16, VALUES_MOST = 32 };
 typedef __m512 vec;
 typedef __mmask16 vec_mask;
 typedef __mmask16 vec_part;
 
 /* Loads x here, once, after those before it: hardware prefetchers follow rising addresses, and compilers shuffle loads. */
 #define IN_ORDER(x) __asm__ volatile("" : "+v"(x))
+
+/* Holds x in a register from here on: gcc would load it again for each use. */
+#define IN_REGISTER(x) __asm__("" : "+v"(x))
 
 static inline vec vec_set1(float x) { return _mm512_set1_ps(x); }
 static inline vec vec_zero(void) { return _mm512_setzero_ps(); }
@@ -76,19 +81,14 @@ static inline void vec_transpose(vec *t) {
         t[i + 12] = _mm512_shuffle_f32x4(c, d, 0xdd);
     }
 }
-/* lane j: the sum of the lanes of acc[j], the same tree for every j */
-static inline vec vec_reduce(const vec *acc) {
-    vec half[8], quarter[4], pair[2];
-    for (int i = 0; i < 8; i++) { /* acc[i + (i & 4)] and the one four further: halves added, the two side by side */
-        vec a = acc[i + (i & 4)], b = acc[i + (i & 4) + 4];
-        half[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-    }
-    for (int i = 0; i < 4; i++)
-        quarter[i] = _mm512_add_ps(_mm512_shuffle_f32x4(half[i], half[i + 4], 0x88), _mm512_shuffle_f32x4(half[i], half[i + 4], 0xdd));
-    for (int i = 0; i < 2; i++)
-        pair[i] =
-            _mm512_add_ps(_mm512_unpacklo_ps(quarter[2 * i], quarter[2 * i + 1]), _mm512_unpackhi_ps(quarter[2 * i], quarter[2 * i + 1]));
-    return _mm512_add_ps(_mm512_shuffle_ps(pair[0], pair[1], 0x44), _mm512_shuffle_ps(pair[0], pair[1], 0xee));
+/* One step of summing the lanes of LANES vectors: a sum of half as many lanes of a and of b each. Steps 4, 1, 2, 8 in turn, among vectors
+ * so far apart, leave the sum of vector i in lane i of the first. */
+static inline vec vec_fold(vec a, vec b, int step) {
+    __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    if (step == 4) return _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), _mm512_castpd_ps(_mm512_shuffle_f64x2(x, y, 0x4e)));
+    if (step == 1) return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, a, b), _mm512_castpd_ps(_mm512_shuffle_pd(x, y, 0x55)));
+    if (step == 2) return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
 static inline vec_part vec_part_of(int64_t count) { return (vec_part)(0xffffu >> (16 - count)); } /* the first 1 .. LANES lanes */
@@ -99,6 +99,19 @@ static inline vec vec_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm25
 static inline vec vec_load_f16_part(const uint16_t *p, vec_part part) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(part, p)); }
 static inline vec vec_load_bf16(const uint16_t *p) { return widen_bf16(_mm256_loadu_si256((const __m256i *)p)); }
 static inline vec vec_load_bf16_part(const uint16_t *p, vec_part part) { return widen_bf16(_mm256_maskz_loadu_epi16(part, p)); }
+/* Sets: what one load brings in. bf16: two vectors, the even and the odd elements, one operation each; count: the elements there are. */
+static inline void vec_load_f32_set(vec *to, const float *p) { to[0] = vec_load_f32(p); }
+static inline void vec_load_f16_set(vec *to, const uint16_t *p) { to[0] = vec_load_f16(p); }
+static inline void split_bf16_pairs(vec *to, __m512i x) {
+    to[0] = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+    to[1] = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)));
+}
+static inline void vec_load_bf16_set(vec *to, const uint16_t *p) { split_bf16_pairs(to, _mm512_loadu_si512(p)); }
+static inline void vec_load_f32_set_part(vec *to, const float *p, int count) { to[0] = vec_load_f32_part(p, vec_part_of(count)); }
+static inline void vec_load_f16_set_part(vec *to, const uint16_t *p, int count) { to[0] = vec_load_f16_part(p, vec_part_of(count)); }
+static inline void vec_load_bf16_set_part(vec *to, const uint16_t *p, int count) {
+    split_bf16_pairs(to, _mm512_maskz_loadu_epi16(0xffffffffu >> (32 - count), p));
+}
 static inline void vec_store_f32_part(float *p, vec x, vec_part part) { _mm512_mask_storeu_ps(p, part, x); }
 static inline void vec_store_f16_part(uint16_t *p, vec x, vec_part part) {
     _mm256_mask_storeu_epi16(p, part, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -9,13 +9,17 @@
 #endif
 #define THIN_TILES 2 /* the most rows of a thin tile */
 #define ROW_TILES 4  /* the most rows of a values tile */
-enum { LANES = 4, FUSED = 0, SUMS_IN_REGISTERS = 0, WIDE_KEYS = 4, THIN_ROWS = 2, ACCUMULATORS = 8 };
+/* VALUES_MOST: accumulators of values where that keeps rows of V whole, even if some spill. */
+enum { LANES = 4, FUSED = 0, SUMS_IN_REGISTERS = 0, WIDE_KEYS = 4, THIN_ROWS = 2, ACCUMULATORS = 8, VALUES_MOST = 8 };
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t vec_mask __attribute__((vector_size(16)));
 typedef int vec_part;
 
 /* Loads x here, once, after those before it: hardware prefetchers follow rising addresses, and compilers shuffle loads. */
 #define IN_ORDER(x) (void)(x)
+
+/* Holds x in a register from here on: gcc would load it again for each use. */
+#define IN_REGISTER(x) (void)(x)
 
 static inline vec vec_set1(float x) { return (vec){ x, x, x, x }; }
 static inline vec vec_zero(void) { return vec_set1(0.0f); }
@@ -53,10 +57,11 @@ static inline void vec_transpose(vec *t) {
     vec u[4] = { t[0], t[1], t[2], t[3] };
     for (int i = 0; i < 4; i++) t[i] = (vec){ u[0][i], u[1][i], u[2][i], u[3][i] };
 }
-/* lane j: the sum of the lanes of acc[j] */
-static inline vec vec_reduce(vec *acc) {
-    vec_transpose(acc);
-    return (acc[0] + acc[2]) + (acc[1] + acc[3]);
+/* One step of summing the lanes of LANES vectors: a sum of half as many lanes of a and of b each. Steps 1, 2 in turn, among vectors so far
+ * apart, leave the sum of vector i in lane i of the first. */
+static inline vec vec_fold(vec a, vec b, int step) {
+    if (step == 1) return (vec){ a[0], a[1], b[2], b[3] } + (vec){ a[2], a[3], b[0], b[1] };
+    return (vec){ a[0], a[2], b[0], b[2] } + (vec){ a[1], a[3], b[1], b[3] };
 }
 
 static inline vec_part vec_part_of(int64_t count) { return (int)count; } /* the first 1 .. LANES lanes */
@@ -78,6 +83,20 @@ static inline vec vec_load_bf16_part(const uint16_t *p, vec_part part) {
     return x;
 }
 static inline vec vec_load_bf16(const uint16_t *p) { return (vec)((vec_mask){ p[0], p[1], p[2], p[3] } << 16); }
+/* Sets: what one load brings in. bf16: two vectors, the even and the odd elements; count: the elements there are. */
+static inline void vec_load_f32_set(vec *to, const float *p) { to[0] = vec_load_f32(p); }
+static inline void vec_load_f16_set(vec *to, const uint16_t *p) { to[0] = vec_load_f16(p); }
+static inline void vec_load_bf16_set(vec *to, const uint16_t *p) {
+    to[0] = (vec)((vec_mask){ p[0], p[2], p[4], p[6] } << 16);
+    to[1] = (vec)((vec_mask){ p[1], p[3], p[5], p[7] } << 16);
+}
+static inline void vec_load_f32_set_part(vec *to, const float *p, int count) { to[0] = vec_load_f32_part(p, count); }
+static inline void vec_load_f16_set_part(vec *to, const uint16_t *p, int count) { to[0] = vec_load_f16_part(p, count); }
+static inline void vec_load_bf16_set_part(vec *to, const uint16_t *p, int count) {
+    uint16_t whole[2 * LANES] = { 0 };
+    memcpy(whole, p, (size_t)count * sizeof *p);
+    vec_load_bf16_set(to, whole);
+}
 static inline void vec_store_f32_part(float *p, vec x, vec_part part) { memcpy(p, &x, (size_t)part * sizeof(float)); }
 static inline void vec_store_f16_part(uint16_t *p, vec x, vec_part part) {
     for (int i = 0; i < part; i++) p[i] = attn_f32_to_f16(x[i]);
