@@ -203,8 +203,34 @@ static void thin_products(const attn_work *w) {
     }
 }
 
+#ifdef VEC_DOTS
+/* The same by dot products of pairs, but for rows that these do not suit. */
+static void thin_pairs(const attn_work *w) {
+    uint16_t *q = (uint16_t *)(void *)(w->convert + ATTN_RUN / 2 * w->q_stride);
+    uint64_t unusual = pair_queries(w, q);
+    for (int j = w->first, n; j < w->end; j += n) {
+        n = w->seen ? run_of(w, j) : w->end - j;
+        key_rows k = keys_of(w, j, n);
+        pair_scores(w, q, k.at - j * k.row, k.row, j, j + n);
+    }
+    for (int row = 0; unusual; row++, unusual >>= 1)
+        if (unusual & 1) {
+            attn_work one = *w;
+            one.rows = 1;
+            one.q += row * w->q_stride;
+            one.scores += row * ATTN_SCORES_LD;
+            thin_products(&one);
+        }
+}
+#endif
+
 static void thin_attend(const attn_work *w) {
-    thin_products(w);
+#ifdef VEC_DOTS
+    if (pairs_suit(w))
+        thin_pairs(w);
+    else
+#endif
+        thin_products(w);
     for (int row = 0; row < w->rows; row++) thin_softmax(w, row);
     for (int j = w->first, n; j < w->end; j += n) {
         n = run_of(w, j);

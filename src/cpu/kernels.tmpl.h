@@ -36,6 +36,9 @@ enum { CHAIN = 16 };
 
 #include "finish.tmpl.h"
 
+#ifdef VEC_DOTS
+#include "pairs.tmpl.h"
+#endif
 #include "attend.tmpl.h"
 
 #ifdef TILE_PRODUCTS

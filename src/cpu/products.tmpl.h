@@ -215,9 +215,14 @@ static ALWAYS_INLINE void CAT3(values_rows, NAME, x)(int rows, float *o, int64_t
         soon = CAT3(values_panel, NAME, x)(rows, n, o + d, ldo, p, p_row, p_key, from, v_row, keys, part, soon, step, lines);
         PANEL(1)
         PANEL(2)
-        PANEL(3) PANEL(4) PANEL(5) PANEL(6) PANEL(7) PANEL(8)
+        PANEL(3)
+        PANEL(4)
+        PANEL(5)
+        PANEL(6)
+        PANEL(7)
+        PANEL(8)
 #undef PANEL
-            d += ns * set;
+        d += ns * set;
         sets -= ns;
     }
 }

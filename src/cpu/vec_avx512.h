@@ -124,11 +124,19 @@ static inline void vec_store_bf16_part(uint16_t *p, vec x, vec_part part) {
 }
 
 #if defined __AVX512BF16__
+#define VEC_DOTS /* has dot products of pairs of bf16 */
 /* 32 bits, a pair of bf16 say, in every lane */
 static inline vec vec_set1_unit(const uint16_t *p) {
     int32_t unit;
     memcpy(&unit, p, sizeof unit);
     return _mm512_castsi512_ps(_mm512_set1_epi32(unit));
+}
+/* four pairs of bf16, four times */
+static inline vec vec_set1_quarter(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)));
+}
+static inline vec vec_set1_quarter_part(const uint16_t *p, int count) {
+    return _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_maskz_loadu_epi16((__mmask8)(0xffu >> (8 - count)), p)));
 }
 /* Pairs of bf16: c + a[2i + 1] b[2i + 1] + a[2i] b[2i], rounded after each; subnormal numbers and results are 0. */
 static inline vec vec_dot(vec a, vec b, vec c) { return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b); }
