@@ -6,6 +6,7 @@ set(attn_sources
     src/plan.c
     src/problem.c
     src/reference.c
+    src/system.c
     src/cpu/device.c
     src/cpu/features.c
     src/cpu/forward.c
@@ -51,17 +52,16 @@ endforeach()
 
 add_library(attn_objects OBJECT ${attn_sources})
 set_target_properties(attn_objects PROPERTIES C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON)
-target_compile_definitions(attn_objects PRIVATE _POSIX_C_SOURCE=200809L $<$<BOOL:${ATTN_EMULATE_TILES}>:ATTN_EMULATE_TILES>)
-target_compile_options(attn_objects PRIVATE -fno-semantic-interposition)
+target_compile_definitions(attn_objects PRIVATE ${attn_system_definitions} $<$<BOOL:${ATTN_EMULATE_TILES}>:ATTN_EMULATE_TILES>)
+target_compile_options(attn_objects PRIVATE ${attn_system_flags})
 target_include_directories(attn_objects PRIVATE include src)
 target_link_libraries(attn_objects PRIVATE attn_flags)
 
-set(CMAKE_THREAD_PREFER_PTHREAD ON)
-set(THREADS_PREFER_PTHREAD_FLAG ON)
-find_package(Threads REQUIRED)
-set(attn_private_links Threads::Threads m)
+set(attn_private_links ${attn_system_links})
 
-if(ATTN_WITH_PTHREADPOOL)
+if(WIN32 AND ATTN_WITH_PTHREADPOOL AND NOT ATTN_WITH_PTHREADPOOL STREQUAL "AUTO")
+    message(FATAL_ERROR "ATTN_WITH_PTHREADPOOL is ${ATTN_WITH_PTHREADPOOL} but on Windows the library has no threads of its own")
+elseif(ATTN_WITH_PTHREADPOOL AND NOT WIN32)
     list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
     find_package(pthreadpool)
     if(pthreadpool_FOUND)
@@ -78,16 +78,17 @@ endif()
 
 foreach(kind IN ITEMS shared static)
     string(TOUPPER ${kind} KIND)
-    add_library(attn_${kind} ${KIND} $<TARGET_OBJECTS:attn_objects>)
+    add_library(attn_${kind} ${KIND} $<TARGET_OBJECTS:attn_objects> $<$<STREQUAL:${kind},shared>:${attn_system_exports}>)
     set_target_properties(attn_${kind} PROPERTIES OUTPUT_NAME attn LINKER_LANGUAGE C)
     target_include_directories(attn_${kind} PUBLIC
         $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     target_link_libraries(attn_${kind} PRIVATE ${attn_private_links} $<BUILD_INTERFACE:attn_flags>)
 endforeach()
 set_target_properties(attn_shared PROPERTIES EXPORT_NAME attn VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+target_compile_definitions(attn_shared INTERFACE ${attn_system_users})
 set_target_properties(attn_static PROPERTIES EXPORT_NAME static)
 if(NOT ATTN_SANITIZE)
-    target_link_options(attn_shared PRIVATE -Wl,-z,defs -Wl,-z,relro -Wl,-z,now -Wl,--as-needed)
+    target_link_options(attn_shared PRIVATE ${attn_system_link_flags})
 endif()
 add_library(attn::attn ALIAS attn_shared)
 add_library(attn::static ALIAS attn_static)

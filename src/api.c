@@ -1,13 +1,8 @@
 /* api.c: the entry points of attn.h: check what the caller gave, lend a workspace, call the device. No arithmetic of its own. */
-#ifndef _POSIX_C_SOURCE
-#define _POSIX_C_SOURCE 200809L /* posix_memalign */
-#endif
 #include "attn/attn.h"
 #include "device.h"
 #include "version.h"
 #include <errno.h>
-#include <fenv.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { most_threads = 1024, workspace_alignment = 64, entry_alignment = 128 };
@@ -30,17 +25,16 @@ static attn_status stamp_check(uint32_t stamp, size_t first, size_t known) {
 /* ---- what a call leaves as it found it: errno, and the floating-point environment, on which no answer depends either ---- */
 typedef struct caller {
     int error;
-    fenv_t environment;
+    attn_environment environment;
 } caller;
 
 static void enter(caller *c) {
     c->error = errno;
-    fegetenv(&c->environment);
-    fesetenv(FE_DFL_ENV);
+    attn_environment_enter(&c->environment);
 }
 
 static attn_status leave(const caller *c, attn_status status) {
-    fesetenv(&c->environment);
+    attn_environment_leave(&c->environment);
     errno = c->error;
     return status;
 }
@@ -54,45 +48,45 @@ typedef struct entry {
 } entry;
 _Static_assert(sizeof(entry) <= entry_alignment, "an entry lies in one page, so that fork copies lock and workspace as of one moment");
 
-static pthread_mutex_t entries_lock = PTHREAD_MUTEX_INITIALIZER;
+static attn_lock entries_lock = ATTN_LOCK_INIT;
 static entry *entries;
 
-static void before_fork(void) { pthread_mutex_lock(&entries_lock); }
+static void before_fork(void) { attn_lock_take(&entries_lock); }
 
-static void after_fork_in_parent(void) { pthread_mutex_unlock(&entries_lock); }
+static void after_fork_in_parent(void) { attn_lock_give(&entries_lock); }
 
 static void after_fork_in_child(void) {
     for (entry *e = entries; e != NULL; e = e->next) {
-        if (pthread_mutex_trylock(&e->context.lock) == 0) {
-            pthread_mutex_unlock(&e->context.lock);
+        if (attn_lock_try(&e->context.lock)) {
+            attn_lock_give(&e->context.lock);
             continue;
         }
-        pthread_mutex_init(&e->context.lock, NULL);
+        attn_lock_make(&e->context.lock);
         e->context.workspace = NULL;
         e->context.workspace_size = 0;
     }
-    pthread_mutex_unlock(&entries_lock);
+    attn_lock_give(&entries_lock);
 }
 
 static attn_status enlist(entry *e) {
     static int watching;
-    pthread_mutex_lock(&entries_lock);
-    if (!watching) watching = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+    attn_lock_take(&entries_lock);
+    if (!watching) watching = attn_watch_forks(before_fork, after_fork_in_parent, after_fork_in_child);
     if (watching) {
         e->next = entries;
         e->link = &entries;
         if (entries != NULL) entries->link = &e->next;
         entries = e;
     }
-    pthread_mutex_unlock(&entries_lock);
+    attn_lock_give(&entries_lock);
     return watching ? ATTN_OK : ATTN_ERROR_OUT_OF_MEMORY;
 }
 
 static void delist(entry *e) {
-    pthread_mutex_lock(&entries_lock);
+    attn_lock_take(&entries_lock);
     *e->link = e->next;
     if (e->next != NULL) e->next->link = e->link;
-    pthread_mutex_unlock(&entries_lock);
+    attn_lock_give(&entries_lock);
 }
 
 /* ---- open and close ---- */
@@ -125,7 +119,7 @@ static attn_status options_check(const attn_options *given, attn_options *option
 }
 
 static attn_status open_device(attn_context *context, const attn_options *options) {
-    if (pthread_mutex_init(&context->lock, NULL) != 0) return ATTN_ERROR_OUT_OF_MEMORY;
+    if (!attn_lock_make(&context->lock)) return ATTN_ERROR_OUT_OF_MEMORY;
     attn_status status = enlist((entry *)context);
     if (status == ATTN_OK) {
         context->device = device_of(options->device);
@@ -133,7 +127,7 @@ static attn_status open_device(attn_context *context, const attn_options *option
         if (status == ATTN_OK) return ATTN_OK;
         delist((entry *)context);
     }
-    pthread_mutex_destroy(&context->lock);
+    attn_lock_unmake(&context->lock);
     return status;
 }
 
@@ -143,12 +137,12 @@ static attn_status open_context(attn_context **context, const attn_options *give
     *context = NULL;
     attn_status status = options_check(given, &options);
     if (status != ATTN_OK) return status;
-    void *memory = NULL;
-    if (posix_memalign(&memory, entry_alignment, sizeof(entry)) != 0) return ATTN_ERROR_OUT_OF_MEMORY;
+    void *memory = attn_memory_take(entry_alignment, sizeof(entry));
+    if (memory == NULL) return ATTN_ERROR_OUT_OF_MEMORY;
     entry *made = memset(memory, 0, sizeof(entry));
     status = open_device(&made->context, &options);
     if (status != ATTN_OK)
-        free(made);
+        attn_memory_give(made);
     else
         *context = &made->context;
     return status;
@@ -166,9 +160,9 @@ void attn_close(attn_context *context) {
     enter(&c);
     context->device->close(context);
     delist((entry *)context);
-    pthread_mutex_destroy(&context->lock);
-    free(context->workspace);
-    free(context);
+    attn_lock_unmake(&context->lock);
+    attn_memory_give(context->workspace);
+    attn_memory_give(context);
     leave(&c, ATTN_OK);
 }
 
@@ -176,9 +170,9 @@ void attn_close(attn_context *context) {
 /* With the lock held. The old one stays until there is a larger one. */
 static attn_status grow_workspace(attn_context *context, size_t needed) {
     if (needed <= context->workspace_size) return ATTN_OK;
-    void *larger = NULL;
-    if (needed > PTRDIFF_MAX || posix_memalign(&larger, workspace_alignment, needed) != 0) return ATTN_ERROR_OUT_OF_MEMORY;
-    free(context->workspace);
+    void *larger = needed > PTRDIFF_MAX ? NULL : attn_memory_take(workspace_alignment, needed);
+    if (larger == NULL) return ATTN_ERROR_OUT_OF_MEMORY;
+    attn_memory_give(context->workspace);
     context->workspace = larger;
     context->workspace_size = needed;
     return ATTN_OK;
@@ -199,14 +193,14 @@ static attn_status run(attn_context *context, const work *w, const attn_args *ar
 
 static attn_status run_with_workspace(attn_context *context, const work *w, attn_args *args, size_t needed) {
     if (needed == 0 || args->workspace != NULL) return run(context, w, args);
-    pthread_mutex_lock(&context->lock);
+    attn_lock_take(&context->lock);
     attn_status status = grow_workspace(context, needed);
     if (status == ATTN_OK) {
         args->workspace = context->workspace;
         args->workspace_size = context->workspace_size;
         status = run(context, w, args);
     }
-    pthread_mutex_unlock(&context->lock);
+    attn_lock_give(&context->lock);
     return status;
 }
 
@@ -228,9 +222,9 @@ static attn_status reserve(attn_context *context, const attn_problem *given) {
     attn_problem problem;
     attn_status status = problem_check(context, given, &problem);
     if (status != ATTN_OK) return status;
-    pthread_mutex_lock(&context->lock);
+    attn_lock_take(&context->lock);
     status = grow_workspace(context, context->device->workspace(context, &problem));
-    pthread_mutex_unlock(&context->lock);
+    attn_lock_give(&context->lock);
     return status;
 }
 

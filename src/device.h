@@ -3,7 +3,7 @@
 #ifndef ATTN_DEVICE_H
 #define ATTN_DEVICE_H
 #include "problem.h"
-#include <pthread.h>
+#include "system.h"
 
 enum { ATTN_DEVICE_ABI = 1 };
 
@@ -24,9 +24,9 @@ typedef struct attn_device_table {
 
 struct attn_context {
     const attn_device_table *device;
-    void *state;          /* the device's own */
-    pthread_mutex_t lock; /* guards the workspace below; not taken by calls that bring their own */
-    void *workspace;      /* 64-byte aligned; grown when a larger problem comes */
+    void *state;     /* the device's own */
+    attn_lock lock;  /* guards the workspace below; not taken by calls that bring their own */
+    void *workspace; /* 64-byte aligned; grown when a larger problem comes */
     size_t workspace_size;
 };
 

@@ -4,9 +4,8 @@
 #define _GNU_SOURCE /* madvise */
 #endif
 #include "measure.h"
-#include <stdlib.h>
+#include "system.h"
 #include <string.h>
-#include <time.h>
 #if defined __linux__
 #include <sys/mman.h>
 #endif
@@ -23,12 +22,6 @@ typedef struct measurement {
     double operations; /* of one slot */
 } measurement;
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void read_slot(void *state, size_t slot) {
     measurement *m = state;
     const size_t pages = buffer_bytes / page_bytes, from = pages * slot / (size_t)m->slots, to = pages * (slot + 1) / (size_t)m->slots;
@@ -44,9 +37,9 @@ static void arithmetic_slot(void *state, size_t slot) {
 static double best_seconds(attn_pool *pool, measurement *m, attn_job job) {
     double best = 1e30;
     for (int round = 0; round < ROUNDS; round++) {
-        double start = seconds();
+        double start = attn_seconds();
         attn_pool_run(pool, job, m, m->slots);
-        double took = seconds() - start;
+        double took = attn_seconds() - start;
         if (took < best) best = took;
     }
     return best > 0.0 ? best : 1e-9;
@@ -62,14 +55,14 @@ attn_status attn_cpu_measure(const attn_kernels *kernels, attn_pool *pool, attn_
         return ATTN_OK;
     }
     if (ceiling != ATTN_DRAM_READ) return ATTN_ERROR_CEILING;
-    void *buffer;
-    if (posix_memalign(&buffer, page_bytes, buffer_bytes) != 0) return ATTN_ERROR_OUT_OF_MEMORY;
+    void *buffer = attn_memory_take(page_bytes, buffer_bytes);
+    if (buffer == NULL) return ATTN_ERROR_OUT_OF_MEMORY;
 #if defined __linux__ && defined MADV_HUGEPAGE
     madvise(buffer, buffer_bytes, MADV_HUGEPAGE); /* where refused, small pages: the figure is lower, as it is for everyone's tensors */
 #endif
     memset(buffer, 1, buffer_bytes);
     m.buffer = buffer;
     *per_second = (double)buffer_bytes / best_seconds(pool, &m, read_slot);
-    free(buffer);
+    attn_memory_give(buffer);
     return ATTN_OK;
 }

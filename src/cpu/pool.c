@@ -4,24 +4,21 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #endif
 #include "pool.h"
+#include "system.h"
 #include <errno.h>
-#include <fenv.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
+#ifdef ATTN_HAVE_PTHREADPOOL /* threads of POSIX; without the library nothing of them is needed */
+#include <pthread.h>
+#include <pthreadpool.h>
+#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <sched.h>
 #include <sys/syscall.h>
 #endif
-#ifdef ATTN_HAVE_PTHREADPOOL
-#include <pthreadpool.h>
 #endif
-
-enum { most_threads = 1024 };
 
 /* Worker threads as of one process: fork copies this but not the threads. */
 typedef struct crew {
@@ -52,16 +49,17 @@ static void run_task(void *state, size_t slot) {
     batch *work = state;
     (void)atomic_load_explicit(&work->published, memory_order_acquire);
     int error = errno;
-    fenv_t caller;
-    fegetenv(&caller);
-    fesetenv(FE_DFL_ENV); /* round to nearest, subnormals kept, nothing traps */
+    attn_environment caller;
+    attn_environment_enter(&caller);
     work->task(work->state, slot);
-    fesetenv(&caller);
+    attn_environment_leave(&caller);
     errno = error;
     atomic_fetch_add_explicit(&work->finished, 1, memory_order_release);
 }
 
 #ifdef ATTN_HAVE_PTHREADPOOL
+enum { most_threads = 1024 };
+
 static atomic_uint process_generation;
 
 static void enter_child(void) { atomic_fetch_add_explicit(&process_generation, 1, memory_order_relaxed); }
@@ -70,7 +68,7 @@ static void enter_child(void) { atomic_fetch_add_explicit(&process_generation, 1
 static bool watch_forks(void) {
     static atomic_bool watching;
     if (atomic_load(&watching)) return true;
-    if (pthread_atfork(NULL, NULL, enter_child) != 0) return false;
+    if (!attn_watch_forks(NULL, NULL, enter_child)) return false;
     atomic_store(&watching, true);
     return true;
 }
@@ -91,12 +89,6 @@ static int usable_cpus(void) {
         count = online < 1 ? 1 : online > most_threads ? most_threads : (int)online;
     }
     return count > most_threads ? most_threads : count;
-}
-
-static double seconds_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static void sleep_briefly(void) { nanosleep(&(struct timespec){ 0, 20000 }, NULL); }
@@ -140,9 +132,9 @@ static void *wait_at_gate(void *state) {
 /* A joined thread still counts against the system's limits for a moment; where the limit was met exactly, that moment matters. */
 static void await_departure(const probe *probes, int count) {
 #ifdef __linux__
-    double deadline = seconds_now() + 1.0;
+    double deadline = attn_seconds() + 1.0;
     for (int i = 0; i < count; ++i)
-        while (probes[i].id > 0 && syscall(SYS_tgkill, (long)getpid(), probes[i].id, 0L) == 0 && seconds_now() < deadline) sleep_briefly();
+        while (probes[i].id > 0 && syscall(SYS_tgkill, (long)getpid(), probes[i].id, 0L) == 0 && attn_seconds() < deadline) sleep_briefly();
 #else
     (void)probes, (void)count;
 #endif
@@ -205,8 +197,8 @@ static bool make_workers(pthreadpool_t *workers, int threads) {
     atomic_init(&record->state, birth_awaited);
     pthread_t midwife;
     if (!start_thread(&midwife, give_birth, record)) return free(record), true;
-    double deadline = seconds_now() + 4.0 + 0.25 * threads / usable_cpus(); /* each worker spins for up to 0.06 s before its first task */
-    while (atomic_load(&record->state) == birth_awaited && seconds_now() < deadline) sleep_briefly();
+    double deadline = attn_seconds() + 4.0 + 0.25 * threads / usable_cpus(); /* each worker spins for up to 0.06 s before its first task */
+    while (atomic_load(&record->state) == birth_awaited && attn_seconds() < deadline) sleep_briefly();
     int expected = birth_awaited;
     if (atomic_compare_exchange_strong(&record->state, &expected, birth_abandoned)) return pthread_detach(midwife), true;
     pthread_join(midwife, NULL);
