@@ -36,6 +36,26 @@ static void spoil(void) {
 #endif
 }
 
+/* Windows' fenv_t leaves the control register of SSE out. */
+typedef struct kept {
+    fenv_t environment;
+    unsigned control;
+} kept;
+
+static void keep(kept *k) {
+    fegetenv(&k->environment);
+#if defined __x86_64__ || defined __i386__
+    k->control = _mm_getcsr();
+#endif
+}
+
+static void put_back(const kept *k) {
+    fesetenv(&k->environment);
+#if defined __x86_64__ || defined __i386__
+    _mm_setcsr(k->control);
+#endif
+}
+
 static void run_tasks(const half *h) {
     for (size_t n = h->count; n-- > 0;)
         if (n % 2 == h->first) h->job(h->state, n);
@@ -74,17 +94,17 @@ static attn_context *contexts[WAYS];
 
 static void open_ways(void) {
     for (int n = 0; n < WAYS; n++) {
-        fenv_t before;
+        kept before;
         attn_executor executor = { run_backwards, &executor_calls, ways[n].threads };
         attn_options options = ATTN_OPTIONS_INIT;
         options.isa = isa;
         options.passes = ways[n].passes;
         options.threads = ways[n].executor ? 0 : ways[n].threads;
         options.executor = ways[n].executor ? &executor : NULL;
-        fegetenv(&before);
+        keep(&before);
         if (n % 2) spoil(); /* threads are born with the environment of who makes them */
         attn_status status = attn_open(&contexts[n], &options);
-        fesetenv(&before);
+        put_back(&before);
         CHECK_OK(status, "open");
         memset(&executor, 0, sizeof executor); /* it was copied */
         if (!contexts[n]) exit(check_end());
@@ -252,11 +272,11 @@ static void environment(check_random *random) {
         check_case_forward(&c, contexts[n]);
         check_bits bits = check_bits_take(&c);
         for (int mode = 0; mode < MODES; mode++) {
-            fenv_t before;
+            kept before;
             size_t bytes;
             attn_explanation explanation = ATTN_EXPLANATION_INIT;
             check_case_clear(&c);
-            fegetenv(&before);
+            keep(&before);
             enter_mode(mode);
             seen mine = look();
             attn_status status = attn_workspace(contexts[n], &c.problem, &bytes);
@@ -265,7 +285,7 @@ static void environment(check_random *random) {
             if (status == ATTN_OK) status = attn_merge(contexts[n], &c.problem, NULL, 0, &c.args);
             if (status == ATTN_OK) status = attn_forward(contexts[n], &c.problem, &c.args);
             seen after = look();
-            fesetenv(&before);
+            put_back(&before);
             CHECK(status == ATTN_OK, "%s: %s", mode_names[mode], attn_status_text(status));
             CHECK(mine.rounding == after.rounding && mine.flags == after.flags && mine.traps == after.traps &&
                       mine.control == after.control,

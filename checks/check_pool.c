@@ -341,7 +341,7 @@ static void check_given_back(void) {
 }
 
 /* ---- threads that the system will not give ---- */
-#if !SANITIZED && defined __linux__
+#if !SANITIZED && defined __GLIBC__                                   /* others may be linked statically */
 static atomic_int created, fail_from = 1 << 30, fail_until = 1 << 30; /* calls fail_from <= n < fail_until fail */
 static atomic_int alive, most_alive = 1 << 30;
 

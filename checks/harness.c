@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 uint64_t check_seed;
 char check_note[1024];
@@ -89,41 +87,34 @@ double check_normal(check_random *random) {
 }
 
 /* ---- guarded memory ---- */
-size_t check_page(void) {
-    static size_t page;
-    if (!page) page = (size_t)sysconf(_SC_PAGESIZE);
-    return page;
-}
-
 check_buffer check_buffer_make(size_t size, check_side side) {
     check_buffer buffer = { NULL, size, NULL, 0 };
     size_t page = check_page(), inner = size ? (size + page - 1) / page * page : page;
     buffer.map_size = inner + 2 * page;
-    void *map = mmap(NULL, buffer.map_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (map == MAP_FAILED || mprotect((unsigned char *)map + page, inner, PROT_READ | PROT_WRITE)) {
+    buffer.map = check_pages_take(buffer.map_size);
+    if (!buffer.map || !check_pages_allow(buffer.map + page, inner, CHECK_WRITE)) {
         fprintf(stderr, "%s: no memory for a buffer of %zu bytes\n", program_name, size);
         exit(CHECK_EXIT_FAILED);
     }
-    buffer.map = map;
     buffer.data = buffer.map + page + (side == CHECK_AT_END ? inner - size : 0);
     memset(buffer.map + page, CHECK_FILL, inner);
     return buffer;
 }
 
 void check_buffer_free(check_buffer *buffer) {
-    if (buffer->map) munmap(buffer->map, buffer->map_size);
+    if (buffer->map) check_pages_give(buffer->map, buffer->map_size);
     memset(buffer, 0, sizeof *buffer);
 }
 
-static void set_protection(const check_buffer *buffer, int protection) {
+static void set_access(const check_buffer *buffer, check_access access) {
     if (!buffer->map) return;
-    if (mprotect(buffer->map + check_page(), buffer->map_size - 2 * check_page(), protection)) {
-        perror("mprotect");
+    if (!check_pages_allow(buffer->map + check_page(), buffer->map_size - 2 * check_page(), access)) {
+        fprintf(stderr, "%s: the protection of a buffer does not change\n", program_name);
         exit(CHECK_EXIT_FAILED);
     }
 }
-void check_buffer_readonly(const check_buffer *buffer) { set_protection(buffer, PROT_READ); }
-void check_buffer_writable(const check_buffer *buffer) { set_protection(buffer, PROT_READ | PROT_WRITE); }
+void check_buffer_readonly(const check_buffer *buffer) { set_access(buffer, CHECK_READ); }
+void check_buffer_writable(const check_buffer *buffer) { set_access(buffer, CHECK_WRITE); }
 
 /* ---- element types ---- */
 typedef struct format {

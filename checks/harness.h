@@ -4,6 +4,11 @@
 #define CHECK_HARNESS_H
 #include "attn/attn.h"
 #include <stdbool.h>
+#ifdef _WIN32 /* whose own printf knows no %zu: the compiler's does the work */
+#define CHECK_FORMAT(format_at, values_at) __attribute__((format(gnu_printf, format_at, values_at)))
+#else
+#define CHECK_FORMAT(format_at, values_at) __attribute__((format(printf, format_at, values_at)))
+#endif
 
 /* ---- reporting ---- */
 /* Prints place, condition, values, seed and the case at hand, then goes on; the program gives up after 20 failures. */
@@ -15,7 +20,7 @@
     } while (0)
 enum { CHECK_EXIT_OK = 0, CHECK_EXIT_FAILED = 1, CHECK_EXIT_SKIPPED = 77 };
 
-void check_fail(const char *file, int line, const char *condition, const char *format, ...) __attribute__((format(printf, 4, 5)));
+void check_fail(const char *file, int line, const char *condition, const char *format, ...) CHECK_FORMAT(4, 5);
 /* Reads the command line: [seed [count]]. Prints the seed, so that a failure can be repeated. */
 void check_begin(const char *program, int argc, char **argv, uint64_t seed);
 /* How often to do what is done `count` times by default: the command line's count, or ATTN_CHECK_SCALE in the environment times it. */
@@ -41,6 +46,14 @@ double check_uniform(check_random *random, double low, double high);
 double check_normal(check_random *random);
 #define CHECK_PICK(random, array) ((array)[check_below(random, (int64_t)(sizeof(array) / sizeof((array)[0])))])
 
+/* ---- the operating system's part ---- */
+typedef enum check_access { CHECK_CLOSED, CHECK_READ, CHECK_WRITE } check_access;
+size_t check_page(void);             /* bytes */
+void *check_pages_take(size_t size); /* a range of addresses that nobody may touch yet; NULL where there is none of that size */
+bool check_pages_allow(void *from, size_t size, check_access access); /* whole pages; false where memory is out */
+void check_pages_give(void *from, size_t size);
+void check_variable(const char *name, const char *value); /* of the environment; value NULL: none of that name */
+
 /* ---- memory between two pages that must not be touched ---- */
 typedef enum check_side { CHECK_AT_END, CHECK_AT_START } check_side; /* which page the bytes stand flush against */
 enum { CHECK_FILL = 0xff };                                          /* a NaN in every float type, and not the one that arithmetic makes */
@@ -50,7 +63,6 @@ typedef struct check_buffer {
     unsigned char *map;
     size_t map_size;
 } check_buffer;
-size_t check_page(void);
 check_buffer check_buffer_make(size_t size, check_side side); /* filled with CHECK_FILL; ends the program when memory runs out */
 void check_buffer_free(check_buffer *buffer);
 void check_buffer_readonly(const check_buffer *buffer);
