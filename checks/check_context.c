@@ -128,11 +128,12 @@ static void check_given_back(attn_device device) {
         EXPECT(forward(context, 64, out) == ATTN_OK, "a call");
         attn_close(context);
     }
-    for (int n = 0; n < 2000 && after != before; n++) { /* a joined thread is listed a moment longer */
+    for (int n = 0; n < 2000 && (n == 0 || after > before); n++) { /* a joined thread is listed a moment longer */
         after = threads_alive();
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
     }
-    EXPECT(after == before, "%s: %d threads before 300 contexts, %d after", name_of(device), before, after);
+    /* Fewer: a thread of check_fork was still listed before. */
+    EXPECT(after <= before, "%s: %d threads before 300 contexts, %d after", name_of(device), before, after);
 }
 
 /* ---- errno and the floating-point environment ---- */
