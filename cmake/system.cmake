@@ -12,6 +12,7 @@ set(attn_system_users "")   # what users of the shared library define
 
 if(APPLE)
     set(attn_system_definitions _DARWIN_C_SOURCE) # POSIX alone hides the number of CPUs
+    set(attn_system_flags "")
     set(attn_system_link_flags -Wl,-dead_strip_dylibs)
 elseif(WIN32)
     set(attn_system_definitions _WIN32_WINNT=0x0601 __USE_MINGW_ANSI_STDIO=1) # locks of Windows 7; %zu

@@ -11,14 +11,26 @@
 #if defined __linux__
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined __APPLE__
+#include <sys/sysctl.h>
 #endif
 
 enum { SAVES_YMM = 0x06, SAVES_ZMM = 0xe6 }; /* bits of XCR0: SSE, AVX; opmask and both halves of ZMM */
 
+/* macOS begins to save the registers of AVX-512 when a thread first uses one: XCR0 shows them only then. */
+static unsigned saved_on_use(void) {
+#ifdef __APPLE__
+    int offered = 0;
+    size_t size = sizeof offered;
+    if (sysctlbyname("hw.optional.avx512f", &offered, &size, NULL, 0) == 0 && offered) return SAVES_ZMM;
+#endif
+    return 0;
+}
+
 static unsigned saved_state(void) {
     unsigned low, high;
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return low;
+    return low | saved_on_use();
 }
 
 static unsigned registers_saved(void) {
