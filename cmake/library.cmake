@@ -21,7 +21,10 @@ set(attn_sources
 # Only these files hold instructions that some machines lack; nothing of them runs before the machine is known to have them.
 set(attn_isa_scalar_flags "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
-    list(APPEND attn_sources src/cpu/isa_avx2.c src/cpu/isa_avx512.c src/cpu/isa_avx512bf16.c src/cpu/isa_amx.c)
+    list(APPEND attn_sources src/cpu/isa_avx2.c src/cpu/isa_avx512.c src/cpu/isa_avx512bf16.c)
+    if(CMAKE_SYSTEM_NAME STREQUAL "Linux") # other systems are not asked for tiles
+        list(APPEND attn_sources src/cpu/isa_amx.c)
+    endif()
     set(attn_isa_avx2_flags -mavx2 -mfma -mf16c)
     set(attn_isa_avx512_flags -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
     set(attn_isa_avx512bf16_flags ${attn_isa_avx512_flags} -mavx512bf16)

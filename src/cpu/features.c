@@ -61,17 +61,13 @@ static bool has_avx512bf16(void) {
 
 #if defined ATTN_EMULATE_TILES
 static bool has_amx(void) { return true; }
-#elif defined __x86_64__
+#elif defined __x86_64__ && defined __linux__
 /* The system saves tiles for those processes alone that ask. */
 static bool granted_tiles(void) {
-#if defined __linux__
     enum { GET_XCOMP_PERM = 0x1022, REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
     unsigned long granted = 0;
     if (syscall(SYS_arch_prctl, GET_XCOMP_PERM, &granted) != 0) return false;
     return (granted >> XTILEDATA & 1) || syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
-#else
-    return false;
-#endif
 }
 
 static bool has_amx(void) {

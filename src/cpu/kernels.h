@@ -76,8 +76,10 @@ typedef struct attn_kernels {
 } attn_kernels;
 
 /* The ISAs, worst first. Each is one object file that exports one const table and no function. */
-#if defined __x86_64__
+#if defined __x86_64__ && (defined __linux__ || defined ATTN_EMULATE_TILES)
 #define ATTN_ISA_LIST(X) X(scalar) X(avx2) X(avx512) X(avx512bf16) X(amx)
+#elif defined __x86_64__ /* tiles have to be asked for, and only Linux is */
+#define ATTN_ISA_LIST(X) X(scalar) X(avx2) X(avx512) X(avx512bf16)
 #elif defined ATTN_EMULATE_TILES
 #define ATTN_ISA_LIST(X) X(scalar) X(amx)
 #else
