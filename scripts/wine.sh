@@ -16,5 +16,6 @@ if [[ ! -d $folder ]]; then
     done
     mv -T "$made" "$folder" 2>/dev/null || rm -rf "$made" # another run was faster
 fi
-export WINEPREFIX=$folder WINEDEBUG=${WINEDEBUG:--all}
+# The debugger that Wine starts for a program that crashes at times makes its exit code 0.
+export WINEPREFIX=$folder WINEDEBUG=${WINEDEBUG:--all} WINEDLLOVERRIDES='winedbg.exe=d'
 exec wine "$@"
