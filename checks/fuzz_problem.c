@@ -155,7 +155,11 @@ static void all_tensors(const attn_problem *p, const attn_args *a, tensor *t) {
 enum { CONTEXTS = 9 };
 static attn_context *context_of(int number) {
     static attn_context *contexts[CONTEXTS];
+#if defined __AARCH64EL__
+    static const char *const isas[] = { "scalar", "neon", "neon" };
+#else
     static const char *const isas[] = { "scalar", "avx2", "avx512" };
+#endif
     if (!contexts[number]) {
         attn_options options = ATTN_OPTIONS_INIT;
         options.threads = 1;

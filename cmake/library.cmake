@@ -11,10 +11,7 @@ set(attn_sources
     src/cpu/features.c
     src/cpu/forward.c
     src/cpu/measure.c
-    src/cpu/forward.c
-    src/cpu/measure.c
     src/cpu/pool.c
-    src/cpu/rows.c
     src/cpu/rows.c
     src/cpu/isa_scalar.c)
 
@@ -29,6 +26,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID
     set(attn_isa_avx512_flags -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
     set(attn_isa_avx512bf16_flags ${attn_isa_avx512_flags} -mavx512bf16)
     set(attn_isa_amx_flags ${attn_isa_avx512bf16_flags} -mamx-tile -mamx-bf16)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+    list(APPEND attn_sources src/cpu/isa_neon.c) # of the base: no flags
+    set(attn_isa_neon_flags "")
 endif()
 if(ATTN_EMULATE_TILES)
     list(APPEND attn_sources src/cpu/isa_amx.c)
@@ -44,7 +44,7 @@ if(ATTN_SANITIZE STREQUAL "address")
         list(APPEND attn_isa_sanitize -Wno-pass-failed -fno-sanitize=fuzzer-no-link -mllvm -asan-instrumentation-with-call-threshold=0)
     endif()
 endif()
-foreach(isa IN ITEMS scalar avx2 avx512 avx512bf16 amx)
+foreach(isa IN ITEMS scalar avx2 avx512 avx512bf16 amx neon)
     set(file src/cpu/isa_${isa}.c)
     if(file IN_LIST attn_sources)
         # -O3 in every build type but Debug and the sanitizers', also in those that say -O2.

@@ -57,6 +57,20 @@ static bool has_avx512bf16(void) {
     unsigned a, b, c, d;
     return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & bit_AVX512BF16);
 }
+#elif defined __AARCH64EL__
+#if defined __linux__
+#include <sys/auxv.h>
+#endif
+
+/* Every 64-bit ARM processor that has an operating system like these has it; Linux can still say otherwise. */
+static bool has_neon(void) {
+#if defined __linux__
+    enum { ASIMD = 1 << 1 }; /* HWCAP_ASIMD */
+    return getauxval(AT_HWCAP) & ASIMD;
+#else
+    return true;
+#endif
+}
 #endif
 
 #if defined ATTN_EMULATE_TILES

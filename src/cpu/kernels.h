@@ -82,6 +82,8 @@ typedef struct attn_kernels {
 #define ATTN_ISA_LIST(X) X(scalar) X(avx2) X(avx512) X(avx512bf16)
 #elif defined ATTN_EMULATE_TILES
 #define ATTN_ISA_LIST(X) X(scalar) X(amx)
+#elif defined __AARCH64EL__
+#define ATTN_ISA_LIST(X) X(scalar) X(neon)
 #else
 #define ATTN_ISA_LIST(X) X(scalar)
 #endif
