@@ -1,109 +1,164 @@
-/* vec_neon.h: the vocabulary in Advanced SIMD of 64-bit ARM, nothing but its base: four floats to a vector, thirty-two vectors. f16 is only
- * ever converted; no arithmetic is in half precision.
+/* vec_neon.h: the vocabulary in Advanced SIMD of 64-bit ARM, nothing but its base. f16 is only ever converted; no arithmetic is in half
+ * precision.
  *
- * The numbers. A multiply-add takes 4 cycles and there are 2 to 4 a cycle: 16 sums must be under way. WIDE_KEYS 8 times two vectors of rows
- * are 16, and 10 registers for operands. Values take 4 rows times 5 vectors, 20 sums, and 9 registers for operands (4 x 6 and 8 x 3 spill:
- * gcc loads all weights first). A weight, or an element of a key, is loaded as one float and multiplied by element (fmla v, v, v.s[0]);
- * ld1r would take one of the pipes that multiply. A thin tile is but four sums, of which a row has one under way for each of its keys: from
- * three rows on the wide way, with eight sums at least, is no slower though its vectors of rows are not full. */
+ * A vector here is two registers, eight floats. With four a thin tile would be four sums, and a row would wait for one chain of
+ * multiply-adds at a time. Eight give every tile the shape that it has on AVX2, in thirty-two registers as there in sixteen, and take
+ * up to 40 % fewer instructions (decode of 16-bit keys).
+ *
+ * The numbers. A multiply-add takes 4 cycles and there are 2 to 4 a cycle: 16 registers of sums must be under way, and 16 are left for
+ * operands. Thin: 4 rows times 2 keys, 12 loads to 16 multiply-adds. Wide: WIDE_KEYS 4 times 2 vectors of rows, 8 loads. Values: 4 rows
+ * times 2 vectors, 8 loads; 3 vectors save nothing, for gcc then spills. An element of a key or a weight is loaded as one float and
+ * multiplied by element (fmla v, v, v.s[0]): ld1r takes one of the pipes that multiply. THIN_ROWS: at 12 rows either way takes 2.9 to 3.0
+ * instructions for four multiply-adds, softmax and values included; at 16 the thin way stays there, and the wide way, with whole tiles,
+ * needs 2.6. */
 #include "kernels.h"
 #include <arm_neon.h>
 #include <math.h>
 
 #define ISA neon
-#define THIN_TILES 2                                                 /* the most rows of a thin tile */
+#define THIN_TILES 4                                                 /* the most rows of a thin tile */
 #define ROW_TILES 4                                                  /* the most rows of a values tile */
-enum { LANES = 4, WIDE_KEYS = 8, THIN_ROWS = 2, ACCUMULATORS = 20 }; /* WIDE_KEYS: keys of a wide tile */
-typedef float32x4_t vec;
-typedef uint32x4_t vec_mask;
+enum { LANES = 8, WIDE_KEYS = 4, THIN_ROWS = 12, ACCUMULATORS = 8 }; /* WIDE_KEYS: keys of a wide tile */
+typedef struct vec {
+    float32x4_t low, high;
+} vec;
+typedef struct vec_mask {
+    uint32x4_t low, high;
+} vec_mask;
 typedef int vec_part;
 
-/* Loads x here, once, after those before it: hardware prefetchers follow rising addresses, and compilers shuffle loads. */
-#define IN_ORDER(x) __asm__ volatile("" : "+w"(x))
+#define BOTH1(op, x)                                                                                                                       \
+    { op((x).low), op((x).high) }
+#define BOTH2(op, x, y)                                                                                                                    \
+    { op((x).low, (y).low), op((x).high, (y).high) }
+#define BOTH3(op, x, y, z)                                                                                                                 \
+    { op((x).low, (y).low, (z).low), op((x).high, (y).high, (z).high) }
 
-static inline vec vec_set1(float x) { return vdupq_n_f32(x); }
-static inline vec vec_zero(void) { return vdupq_n_f32(0.0f); }
-static inline vec vec_iota(void) { return (vec){ 0, 1, 2, 3 }; }
-static inline vec vec_load(const float *p) { return vld1q_f32(p); }
-static inline void vec_store(float *p, vec x) { vst1q_f32(p, x); }
-static inline vec vec_add(vec a, vec b) { return vaddq_f32(a, b); }
-static inline vec vec_sub(vec a, vec b) { return vsubq_f32(a, b); }
-static inline vec vec_mul(vec a, vec b) { return vmulq_f32(a, b); }
-static inline vec vec_div(vec a, vec b) { return vdivq_f32(a, b); }
-static inline vec vec_fma(vec a, vec b, vec c) { return vfmaq_f32(c, a, b); }
-static inline vec_mask vec_lt(vec a, vec b) { return vcltq_f32(a, b); }
-static inline vec_mask vec_eq(vec a, vec b) { return vceqq_f32(a, b); }
-static inline vec_mask vec_and(vec_mask a, vec_mask b) { return vandq_u32(a, b); }
-static inline vec vec_select(vec_mask mask, vec yes, vec no) { return vbslq_f32(mask, yes, no); }
-static inline bool vec_any(vec_mask mask) { return vmaxvq_u32(mask) != 0; }
+/* Loads x here, once, after those before it: hardware prefetchers follow rising addresses, and compilers shuffle loads. */
+#define IN_ORDER(x) __asm__ volatile("" : "+w"((x).low), "+w"((x).high))
+
+static inline vec vec_set1(float x) { return (vec){ vdupq_n_f32(x), vdupq_n_f32(x) }; }
+static inline vec vec_zero(void) { return vec_set1(0.0f); }
+static inline vec vec_iota(void) { return (vec){ { 0, 1, 2, 3 }, { 4, 5, 6, 7 } }; }
+static inline vec vec_load(const float *p) { return (vec){ vld1q_f32(p), vld1q_f32(p + 4) }; }
+static inline void vec_store(float *p, vec x) {
+    vst1q_f32(p, x.low);
+    vst1q_f32(p + 4, x.high);
+}
+static inline vec vec_add(vec a, vec b) { return (vec)BOTH2(vaddq_f32, a, b); }
+static inline vec vec_sub(vec a, vec b) { return (vec)BOTH2(vsubq_f32, a, b); }
+static inline vec vec_mul(vec a, vec b) { return (vec)BOTH2(vmulq_f32, a, b); }
+static inline vec vec_div(vec a, vec b) { return (vec)BOTH2(vdivq_f32, a, b); }
+static inline vec vec_fma(vec a, vec b, vec c) { return (vec)BOTH3(vfmaq_f32, c, a, b); }
+static inline vec_mask vec_lt(vec a, vec b) { return (vec_mask)BOTH2(vcltq_f32, a, b); }
+static inline vec_mask vec_eq(vec a, vec b) { return (vec_mask)BOTH2(vceqq_f32, a, b); }
+static inline vec_mask vec_and(vec_mask a, vec_mask b) { return (vec_mask)BOTH2(vandq_u32, a, b); }
+static inline vec vec_select(vec_mask mask, vec yes, vec no) { return (vec)BOTH3(vbslq_f32, mask, yes, no); }
+static inline bool vec_any(vec_mask mask) { return vmaxvq_u32(vorrq_u32(mask.low, mask.high)) != 0; }
 /* b where either is NaN, which fmax (NaN) and fmaxnm (the other) are not */
-static inline vec vec_max(vec a, vec b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-static inline vec vec_abs(vec x) { return vabsq_f32(x); }
-static inline vec vec_round(vec x) { return vrndnq_f32(x); }
-/* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127 */
-static inline vec vec_scale2(vec x, vec n) {
+static inline vec vec_max(vec a, vec b) { return vec_select(vec_lt(b, a), a, b); }
+static inline vec vec_abs(vec x) { return (vec)BOTH1(vabsq_f32, x); }
+static inline vec vec_round(vec x) { return (vec)BOTH1(vrndnq_f32, x); }
+static inline float32x4_t scale2(float32x4_t x, float32x4_t n) {
     return vmulq_f32(x, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23)));
 }
-static inline float vec_hmax(vec x) { return vmaxvq_f32(x); }
-static inline float vec_hsum(vec x) { return vaddvq_f32(x); }
+/* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127 */
+static inline vec vec_scale2(vec x, vec n) { return (vec)BOTH2(scale2, x, n); }
+static inline float vec_hmax(vec x) { return vmaxvq_f32(vmaxq_f32(x.low, x.high)); }
+static inline float vec_hsum(vec x) { return vaddvq_f32(vaddq_f32(x.low, x.high)); }
 /* Into the second cache. A macro: gcc 12 takes a function that only prefetches for one without effect, and drops its calls. */
 #define vec_prefetch(p) __builtin_prefetch(p, 0, 2)
 
+static inline float32x4_t low_halves(float32x4_t a, float32x4_t b) { return vcombine_f32(vget_low_f32(a), vget_low_f32(b)); }
+static inline float32x4_t high_halves(float32x4_t a, float32x4_t b) { return vcombine_f32(vget_high_f32(a), vget_high_f32(b)); }
 static inline void vec_transpose(vec *t) {
-    vec a = vtrn1q_f32(t[0], t[1]), b = vtrn2q_f32(t[0], t[1]), c = vtrn1q_f32(t[2], t[3]), d = vtrn2q_f32(t[2], t[3]);
-    t[0] = vcombine_f32(vget_low_f32(a), vget_low_f32(c));
-    t[1] = vcombine_f32(vget_low_f32(b), vget_low_f32(d));
-    t[2] = vcombine_f32(vget_high_f32(a), vget_high_f32(c));
-    t[3] = vcombine_f32(vget_high_f32(b), vget_high_f32(d));
+    vec u[8];
+    for (int i = 0; i < 8; i += 2) {
+        u[i] = (vec)BOTH2(vtrn1q_f32, t[i], t[i + 1]);
+        u[i + 1] = (vec)BOTH2(vtrn2q_f32, t[i], t[i + 1]);
+    }
+    for (int i = 0; i < 2; i++) { /* u[i] holds columns i, i + 2 and, in its high half, i + 4, i + 6, of two rows */
+        t[i] = (vec){ low_halves(u[i].low, u[i + 2].low), low_halves(u[i + 4].low, u[i + 6].low) };
+        t[i + 2] = (vec){ high_halves(u[i].low, u[i + 2].low), high_halves(u[i + 4].low, u[i + 6].low) };
+        t[i + 4] = (vec){ low_halves(u[i].high, u[i + 2].high), low_halves(u[i + 4].high, u[i + 6].high) };
+        t[i + 6] = (vec){ high_halves(u[i].high, u[i + 2].high), high_halves(u[i + 4].high, u[i + 6].high) };
+    }
+}
+static inline float32x4_t reduce4(const vec *acc) {
+    float32x4_t sum[4];
+    for (int i = 0; i < 4; i++) sum[i] = vaddq_f32(acc[i].low, acc[i].high);
+    return vpaddq_f32(vpaddq_f32(sum[0], sum[1]), vpaddq_f32(sum[2], sum[3]));
 }
 /* lane j: the sum of the lanes of acc[j], the same tree for every j */
-static inline vec vec_reduce(const vec *acc) { return vpaddq_f32(vpaddq_f32(acc[0], acc[1]), vpaddq_f32(acc[2], acc[3])); }
+static inline vec vec_reduce(const vec *acc) { return (vec){ reduce4(acc), reduce4(acc + 4) }; }
 
-/* There are no masks: a part is read and written lane by lane. */
+/* There are no masks: what a part has beyond whole registers is read and written lane by lane. */
 static inline vec_part vec_part_of(int64_t count) { return (int)count; } /* the first 1 .. LANES lanes */
-static inline uint16x4_t load_16bit(const uint16_t *p, vec_part part) {
-    if (part == LANES) return vld1_u16(p);
-    uint16x4_t x = vld1_lane_u16(p, vdup_n_u16(0), 0);
-    if (part > 1) x = vld1_lane_u16(p + 1, x, 1);
-    if (part > 2) x = vld1_lane_u16(p + 2, x, 2);
+static inline float32x4_t load_floats(const float *p, int count) {
+    if (count >= 4) return vld1q_f32(p);
+    float32x4_t x = vdupq_n_f32(0.0f);
+    if (count > 0) x = vld1q_lane_f32(p, x, 0);
+    if (count > 1) x = vld1q_lane_f32(p + 1, x, 1);
+    if (count > 2) x = vld1q_lane_f32(p + 2, x, 2);
     return x;
 }
-static inline void store_16bit(uint16_t *p, uint16x4_t x, vec_part part) {
-    if (part == LANES) {
-        vst1_u16(p, x);
-        return;
-    }
-    vst1_lane_u16(p, x, 0);
-    if (part > 1) vst1_lane_u16(p + 1, x, 1);
-    if (part > 2) vst1_lane_u16(p + 2, x, 2);
-}
-static inline vec widen_f16(uint16x4_t x) { return vcvt_f32_f16(vreinterpret_f16_u16(x)); }
-static inline vec widen_bf16(uint16x4_t x) { return vreinterpretq_f32_u32(vshll_n_u16(x, 16)); }
-static inline vec vec_load_f32(const float *p) { return vld1q_f32(p); }
-static inline vec vec_load_f32_part(const float *p, vec_part part) {
-    if (part == LANES) return vld1q_f32(p);
-    vec x = vld1q_lane_f32(p, vec_zero(), 0);
-    if (part > 1) x = vld1q_lane_f32(p + 1, x, 1);
-    if (part > 2) x = vld1q_lane_f32(p + 2, x, 2);
-    return x;
-}
-static inline vec vec_load_f16(const uint16_t *p) { return widen_f16(vld1_u16(p)); }
-static inline vec vec_load_f16_part(const uint16_t *p, vec_part part) { return widen_f16(load_16bit(p, part)); }
-static inline vec vec_load_bf16(const uint16_t *p) { return widen_bf16(vld1_u16(p)); }
-static inline vec vec_load_bf16_part(const uint16_t *p, vec_part part) { return widen_bf16(load_16bit(p, part)); }
-static inline void vec_store_f32_part(float *p, vec x, vec_part part) {
-    if (part == LANES) {
+static inline void store_floats(float *p, float32x4_t x, int count) {
+    if (count >= 4) {
         vst1q_f32(p, x);
         return;
     }
-    vst1q_lane_f32(p, x, 0);
-    if (part > 1) vst1q_lane_f32(p + 1, x, 1);
-    if (part > 2) vst1q_lane_f32(p + 2, x, 2);
+    if (count > 0) vst1q_lane_f32(p, x, 0);
+    if (count > 1) vst1q_lane_f32(p + 1, x, 1);
+    if (count > 2) vst1q_lane_f32(p + 2, x, 2);
 }
-static inline void vec_store_f16_part(uint16_t *p, vec x, vec_part part) { store_16bit(p, vreinterpret_u16_f16(vcvt_f16_f32(x)), part); }
-static inline void vec_store_bf16_part(uint16_t *p, vec x, vec_part part) {
+static inline uint16x4_t load_halves(const uint16_t *p, int count) {
+    if (count >= 4) return vld1_u16(p);
+    uint16x4_t x = vdup_n_u16(0);
+    if (count > 0) x = vld1_lane_u16(p, x, 0);
+    if (count > 1) x = vld1_lane_u16(p + 1, x, 1);
+    if (count > 2) x = vld1_lane_u16(p + 2, x, 2);
+    return x;
+}
+static inline void store_halves(uint16_t *p, uint16x4_t x, int count) {
+    if (count >= 4) {
+        vst1_u16(p, x);
+        return;
+    }
+    if (count > 0) vst1_lane_u16(p, x, 0);
+    if (count > 1) vst1_lane_u16(p + 1, x, 1);
+    if (count > 2) vst1_lane_u16(p + 2, x, 2);
+}
+static inline uint16x8_t load_16bit(const uint16_t *p, vec_part part) {
+    return part == LANES ? vld1q_u16(p) : vcombine_u16(load_halves(p, part), load_halves(p + 4, part - 4));
+}
+static inline void store_16bit(uint16_t *p, uint16x4_t low, uint16x4_t high, vec_part part) {
+    store_halves(p, low, part);
+    store_halves(p + 4, high, part - 4);
+}
+static inline vec widen_f16(uint16x8_t x) {
+    return (vec){ vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(x))), vcvt_high_f32_f16(vreinterpretq_f16_u16(x)) };
+}
+static inline vec widen_bf16(uint16x8_t x) {
+    return (vec){ vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(x), 16)), vreinterpretq_f32_u32(vshll_high_n_u16(x, 16)) };
+}
+static inline uint16x4_t narrow_f16(float32x4_t x) { return vreinterpret_u16_f16(vcvt_f16_f32(x)); }
+static inline uint16x4_t narrow_bf16(float32x4_t x) {
     uint32x4_t bits = vreinterpretq_u32_f32(x), high = vshrq_n_u32(bits, 16), odd = vandq_u32(high, vdupq_n_u32(1));
     uint32x4_t rounded = vshrq_n_u32(vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff))), 16);
     uint32x4_t quiet = vorrq_u32(high, vdupq_n_u32(0x40));
-    store_16bit(p, vmovn_u32(vbslq_u32(vceqq_f32(x, x), rounded, quiet)), part);
+    return vmovn_u32(vbslq_u32(vceqq_f32(x, x), rounded, quiet));
 }
+static inline vec vec_load_f32(const float *p) { return vec_load(p); }
+static inline vec vec_load_f32_part(const float *p, vec_part part) {
+    return part == LANES ? vec_load(p) : (vec){ load_floats(p, part), load_floats(p + 4, part - 4) };
+}
+static inline vec vec_load_f16(const uint16_t *p) { return widen_f16(vld1q_u16(p)); }
+static inline vec vec_load_f16_part(const uint16_t *p, vec_part part) { return widen_f16(load_16bit(p, part)); }
+static inline vec vec_load_bf16(const uint16_t *p) { return widen_bf16(vld1q_u16(p)); }
+static inline vec vec_load_bf16_part(const uint16_t *p, vec_part part) { return widen_bf16(load_16bit(p, part)); }
+static inline void vec_store_f32_part(float *p, vec x, vec_part part) {
+    store_floats(p, x.low, part);
+    store_floats(p + 4, x.high, part - 4);
+}
+static inline void vec_store_f16_part(uint16_t *p, vec x, vec_part part) { store_16bit(p, narrow_f16(x.low), narrow_f16(x.high), part); }
+static inline void vec_store_bf16_part(uint16_t *p, vec x, vec_part part) { store_16bit(p, narrow_bf16(x.low), narrow_bf16(x.high), part); }
