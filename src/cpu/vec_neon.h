@@ -19,6 +19,9 @@
 #define THIN_TILES 4                                                 /* the most rows of a thin tile */
 #define ROW_TILES 4                                                  /* the most rows of a values tile */
 enum { LANES = 8, WIDE_KEYS = 4, THIN_ROWS = 12, ACCUMULATORS = 8 }; /* WIDE_KEYS: keys of a wide tile */
+enum { VALUES_MOST = 8 };                                            /* accumulators of values where that keeps rows of V whole */
+enum { FUSED = 1 };                                                  /* vec_fma rounds once */
+enum { SUMS_IN_REGISTERS = 0 }; /* sums of chains beside the chains: 16 registers more, which gcc would spill */
 typedef struct vec {
     float32x4_t low, high;
 } vec;
@@ -36,6 +39,9 @@ typedef int vec_part;
 
 /* Loads x here, once, after those before it: hardware prefetchers follow rising addresses, and compilers shuffle loads. */
 #define IN_ORDER(x) __asm__ volatile("" : "+w"((x).low), "+w"((x).high))
+
+/* Nothing to hold: operands are registers here, and a vector of one float would no longer be multiplied by element. */
+#define IN_REGISTER(x) (void)(x)
 
 static inline vec vec_set1(float x) { return (vec){ vdupq_n_f32(x), vdupq_n_f32(x) }; }
 static inline vec vec_zero(void) { return vec_set1(0.0f); }
@@ -64,6 +70,9 @@ static inline float32x4_t scale2(float32x4_t x, float32x4_t n) {
 }
 /* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127 */
 static inline vec vec_scale2(vec x, vec n) { return (vec)BOTH2(scale2, x, n); }
+static inline float32x4_t power2(float32x4_t x) { return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(x), 23)); }
+/* 2^n for -126 <= n <= 127, and 0 for n = -127, from a number whose lowest bits are n + 127 */
+static inline vec vec_power2(vec x) { return (vec)BOTH1(power2, x); }
 static inline float vec_hmax(vec x) { return vmaxvq_f32(vmaxq_f32(x.low, x.high)); }
 static inline float vec_hsum(vec x) { return vaddvq_f32(vaddq_f32(x.low, x.high)); }
 /* Into the second cache. A macro: gcc 12 takes a function that only prefetches for one without effect, and drops its calls. */
@@ -91,6 +100,13 @@ static inline float32x4_t reduce4(const vec *acc) {
 }
 /* lane j: the sum of the lanes of acc[j], the same tree for every j */
 static inline vec vec_reduce(const vec *acc) { return (vec){ reduce4(acc), reduce4(acc + 4) }; }
+
+/* One step of summing the lanes of LANES vectors: a sum of half as many lanes of a and of b each. Steps 4, 1, 2 in turn, among vectors so
+ * far apart, leave the sum of vector i in lane i of the first. */
+static inline vec vec_fold(vec a, vec b, int step) {
+    if (step == 4) return (vec){ vaddq_f32(a.low, a.high), vaddq_f32(b.low, b.high) };
+    return (vec)BOTH2(vpaddq_f32, a, b);
+}
 
 /* There are no masks: what a part has beyond whole registers is read and written lane by lane. */
 static inline vec_part vec_part_of(int64_t count) { return (int)count; } /* the first 1 .. LANES lanes */
@@ -162,3 +178,20 @@ static inline void vec_store_f32_part(float *p, vec x, vec_part part) {
 }
 static inline void vec_store_f16_part(uint16_t *p, vec x, vec_part part) { store_16bit(p, narrow_f16(x.low), narrow_f16(x.high), part); }
 static inline void vec_store_bf16_part(uint16_t *p, vec x, vec_part part) { store_16bit(p, narrow_bf16(x.low), narrow_bf16(x.high), part); }
+/* Sets: what one load brings in. bf16: two vectors, the even and the odd elements, one operation each; count: the elements there are. */
+static inline float32x4_t even_bf16(uint16x8_t x) { return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_u16(x), 16)); }
+static inline float32x4_t odd_bf16(uint16x8_t x) {
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u16(x), vdupq_n_u32(0xffff0000)));
+}
+static inline void split_bf16(vec *to, uint16x8_t low, uint16x8_t high) {
+    to[0] = (vec){ even_bf16(low), even_bf16(high) };
+    to[1] = (vec){ odd_bf16(low), odd_bf16(high) };
+}
+static inline void vec_load_f32_set(vec *to, const float *p) { to[0] = vec_load_f32(p); }
+static inline void vec_load_f16_set(vec *to, const uint16_t *p) { to[0] = vec_load_f16(p); }
+static inline void vec_load_bf16_set(vec *to, const uint16_t *p) { split_bf16(to, vld1q_u16(p), vld1q_u16(p + 8)); }
+static inline void vec_load_f32_set_part(vec *to, const float *p, int count) { to[0] = vec_load_f32_part(p, count); }
+static inline void vec_load_f16_set_part(vec *to, const uint16_t *p, int count) { to[0] = vec_load_f16_part(p, count); }
+static inline void vec_load_bf16_set_part(vec *to, const uint16_t *p, int count) {
+    split_bf16(to, load_16bit(p, count < 8 ? count : 8), count > 8 ? load_16bit(p + 8, count - 8) : vdupq_n_u16(0));
+}
