@@ -29,14 +29,42 @@ typedef struct half {
 } half;
 static int executor_calls, executor_spoilt;
 
-static void spoil(void) {
-    fesetround(FE_UPWARD);
+/* The control register itself: fenv_t leaves it out (Windows, SSE) or bits of it (glibc, 64-bit ARM). */
+static unsigned control(void) {
 #if defined __x86_64__ || defined __i386__
-    _mm_setcsr(_mm_getcsr() | 0x8040);
+    return _mm_getcsr();
+#elif defined __aarch64__
+    uint64_t bits;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(bits));
+    return (unsigned)bits;
+#else
+    return 0;
 #endif
 }
 
-/* Windows' fenv_t leaves the control register of SSE out. */
+static void set_control(unsigned bits) {
+#if defined __x86_64__ || defined __i386__
+    _mm_setcsr(bits);
+#elif defined __aarch64__
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)bits));
+#else
+    (void)bits;
+#endif
+}
+
+#if defined __x86_64__ || defined __i386__
+enum { FLUSH = 0x8040, OTHER_F16 = 0 }; /* FTZ, DAZ */
+#elif defined __aarch64__
+enum { FLUSH = 1 << 24 | 1 << 19, OTHER_F16 = 1 << 26 | 1 << 25 }; /* FZ, FZ16; AHP, DN */
+#else
+enum { FLUSH = 0, OTHER_F16 = 0 };
+#endif
+
+static void spoil(void) {
+    fesetround(FE_UPWARD);
+    set_control(control() | FLUSH);
+}
+
 typedef struct kept {
     fenv_t environment;
     unsigned control;
@@ -44,16 +72,12 @@ typedef struct kept {
 
 static void keep(kept *k) {
     fegetenv(&k->environment);
-#if defined __x86_64__ || defined __i386__
-    k->control = _mm_getcsr();
-#endif
+    k->control = control();
 }
 
 static void put_back(const kept *k) {
     fesetenv(&k->environment);
-#if defined __x86_64__ || defined __i386__
-    _mm_setcsr(k->control);
-#endif
+    set_control(k->control);
 }
 
 static void run_tasks(const half *h) {
@@ -232,16 +256,17 @@ static void capacity(check_random *random) {
 }
 
 /* ---- the caller's floating-point environment ---- */
-enum { MODES = 6 };
-static const char *const mode_names[MODES] = { "round up", "round down", "round to zero", "FTZ and DAZ", "flags set", "traps on" };
+enum { MODES = 7 };
+static const char *const mode_names[MODES] = {
+    "round up", "round down", "round to zero", "FTZ and DAZ", "flags set", "traps on", "f16 without NaN, default NaN"
+};
 
 static void enter_mode(int mode) {
     static const int rounding[] = { FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO };
     feclearexcept(FE_ALL_EXCEPT); /* a flag that the library raises is then seen */
     if (mode < 3) fesetround(rounding[mode]);
-#if defined __x86_64__ || defined __i386__
-    if (mode == 3) _mm_setcsr(_mm_getcsr() | 0x8040);
-#endif
+    if (mode == 3) set_control(control() | FLUSH);
+    if (mode == 6) set_control(control() | OTHER_F16);
     if (mode == 4) feraiseexcept(FE_INVALID | FE_DIVBYZERO);
 #ifdef __GLIBC__
     if (mode == 5) feenableexcept(FE_ALL_EXCEPT);
@@ -253,37 +278,31 @@ typedef struct seen {
     unsigned control;
 } seen;
 static seen look(void) {
-    seen s = { fegetround(), fetestexcept(FE_ALL_EXCEPT), 0, 0 };
+    seen s = { fegetround(), fetestexcept(FE_ALL_EXCEPT), 0, control() };
 #ifdef __GLIBC__
     s.traps = fegetexcept();
-#endif
-#if defined __x86_64__ || defined __i386__
-    s.control = _mm_getcsr();
 #endif
     return s;
 }
 
-static void environment(check_random *random) {
-    check_case c;
-    check_case_random(&c, random, 1e6);
-    check_case_build(&c, random, check_chance(random, 0.5) ? CHECK_NORMAL : CHECK_TINY, CHECK_AT_END);
+static void in_all_modes(check_case *c) {
     for (int n = 0; n < WAYS; n += 4) {
-        note(&c, "environment");
-        check_case_forward(&c, contexts[n]);
-        check_bits bits = check_bits_take(&c);
+        note(c, "environment");
+        check_case_forward(c, contexts[n]);
+        check_bits bits = check_bits_take(c);
         for (int mode = 0; mode < MODES; mode++) {
             kept before;
             size_t bytes;
             attn_explanation explanation = ATTN_EXPLANATION_INIT;
-            check_case_clear(&c);
+            check_case_clear(c);
             keep(&before);
             enter_mode(mode);
             seen mine = look();
-            attn_status status = attn_workspace(contexts[n], &c.problem, &bytes);
-            if (status == ATTN_OK) status = attn_explain(contexts[n], &c.problem, &explanation);
-            if (status == ATTN_OK) status = attn_reserve(contexts[n], &c.problem);
-            if (status == ATTN_OK) status = attn_merge(contexts[n], &c.problem, NULL, 0, &c.args);
-            if (status == ATTN_OK) status = attn_forward(contexts[n], &c.problem, &c.args);
+            attn_status status = attn_workspace(contexts[n], &c->problem, &bytes);
+            if (status == ATTN_OK) status = attn_explain(contexts[n], &c->problem, &explanation);
+            if (status == ATTN_OK) status = attn_reserve(contexts[n], &c->problem);
+            if (status == ATTN_OK) status = attn_merge(contexts[n], &c->problem, NULL, 0, &c->args);
+            if (status == ATTN_OK) status = attn_forward(contexts[n], &c->problem, &c->args);
             seen after = look();
             put_back(&before);
             CHECK(status == ATTN_OK, "%s: %s", mode_names[mode], attn_status_text(status));
@@ -292,10 +311,23 @@ static void environment(check_random *random) {
                   "%s: left rounding %d flags %x traps %x control %x, was %d %x %x %x", mode_names[mode], after.rounding,
                   (unsigned)after.flags, (unsigned)after.traps, after.control, mine.rounding, (unsigned)mine.flags, (unsigned)mine.traps,
                   mine.control);
-            check_bits_same(&bits, &c, mode_names[mode]);
+            check_bits_same(&bits, c, mode_names[mode]);
         }
         check_bits_free(&bits);
     }
+}
+
+static void environment(check_random *random) {
+    check_case c;
+    check_case_random(&c, random, 1e6);
+    check_case_build(&c, random, check_chance(random, 0.5) ? CHECK_NORMAL : CHECK_TINY, CHECK_AT_END);
+    in_all_modes(&c);
+    check_case_free(&c);
+    check_case_init(&c, ATTN_F16, 1, 2, 1, 1 + check_below(random, 40), 30, 20);
+    check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
+    memcpy(check_at(&c.v, 0, 0, 7, 3), &(uint16_t){ 0x7e00 }, 2); /* NaN, infinity */
+    memcpy(check_at(&c.v, 0, 0, 7, 4), &(uint16_t){ 0x7c00 }, 2);
+    in_all_modes(&c);
     check_case_free(&c);
 }
 

@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L /* posix_memalign, clock_gettime */
 #endif
 #include "system.h"
+#include <stdint.h>
 #include <stdlib.h>
 
 #ifdef _WIN32
@@ -35,7 +36,7 @@ bool attn_watch_forks(void (*before)(void), void (*in_parent)(void), void (*in_c
 void attn_environment_enter(attn_environment *before) {
     fegetenv(&before->saved);
 #ifdef __x86_64__
-    before->sse = _mm_getcsr();
+    before->control = _mm_getcsr();
     _mm_setcsr(0x1f80);
     fesetenv(FE_PC64_ENV); /* what the mathematics of mingw-w64 count on; FE_DFL_ENV keeps 53 bits */
 #else
@@ -46,7 +47,7 @@ void attn_environment_enter(attn_environment *before) {
 void attn_environment_leave(const attn_environment *before) {
     fesetenv(&before->saved);
 #ifdef __x86_64__
-    _mm_setcsr(before->sse);
+    _mm_setcsr(before->control);
 #endif
 }
 
@@ -75,11 +76,31 @@ bool attn_watch_forks(void (*before)(void), void (*in_parent)(void), void (*in_c
     return pthread_atfork(before, in_parent, in_child) == 0;
 }
 
+/* glibc's environments leave some bits of FPCR as they are. One of them (AHP) makes f16 a format without infinity and NaN. */
+#ifdef __aarch64__
+static unsigned control(void) {
+    uint64_t bits;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(bits));
+    return (unsigned)bits;
+}
+static void set_control(unsigned bits) {
+    if (bits != control()) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)bits));
+}
+#else
+static unsigned control(void) { return 0; }
+static void set_control(unsigned bits) { (void)bits; }
+#endif
+
 void attn_environment_enter(attn_environment *before) {
+    before->control = control();
     fegetenv(&before->saved);
     fesetenv(FE_DFL_ENV);
+    set_control(0);
 }
-void attn_environment_leave(const attn_environment *before) { fesetenv(&before->saved); }
+void attn_environment_leave(const attn_environment *before) {
+    fesetenv(&before->saved);
+    set_control(before->control);
+}
 
 double attn_seconds(void) {
     struct timespec now;

@@ -40,9 +40,7 @@ bool attn_watch_forks(void (*before)(void), void (*in_parent)(void), void (*in_c
  * traps. */
 typedef struct attn_environment {
     fenv_t saved;
-#ifdef _WIN32
-    unsigned sse;
-#endif
+    unsigned control; /* what fenv_t may leave out: the control register of SSE, or of 64-bit ARM */
 } attn_environment;
 void attn_environment_enter(attn_environment *before);
 void attn_environment_leave(const attn_environment *before);
