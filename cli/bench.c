@@ -9,7 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES_MOST = 64, KEY_CASE = 300, KEY_SHAPE, KEY_TYPE, KEY_SECONDS, KEY_MASK, KEY_LAYOUT, KEY_JSON };
+enum {
+    CASES_MOST = 64,
+    KEY_CASE = 300,
+    KEY_SHAPE,
+    KEY_TYPE,
+    KEY_SECONDS,
+    KEY_MASK,
+    KEY_LAYOUT,
+    KEY_JSON,
+    KEY_HTML,
+    KEY_COMPARE,
+    KEY_SAVE,
+    KEY_LIST
+};
 
 typedef struct bench_options {
     attn_options device;
@@ -19,7 +32,8 @@ typedef struct bench_options {
     double seconds;
     bool masked;
     attn_layout layout;
-    const char *json;
+    const char *json, *html, *compare, *save;
+    bool list;
 } bench_options;
 
 static const struct argp_option options[] = {
@@ -31,6 +45,11 @@ static const struct argp_option options[] = {
     { "mask", KEY_MASK, "MASK", 0, "none (the default), or all-true: with a bool mask that hides nothing", 1 },
     { "layout", KEY_LAYOUT, "LAYOUT", 0, "bhld (the default) or blhd", 1 },
     { "json", KEY_JSON, "FILE", 0, "Write one JSON object a case to FILE, one a line; -: to standard output, in place of the table", 20 },
+    { "html", KEY_HTML, "FILE", 0, "Write a page with a roofline plot, bars and all figures to FILE", 20 },
+    { "compare", KEY_COMPARE, "FILE", 0, "Set the peers' figures in FILE (peers.json) beside these", 20 },
+    { "save", KEY_SAVE, "FILE", 0, "Write q, k and v of one case and type to FILE (.safetensors), as attn run takes them; time nothing",
+      20 },
+    { "list", KEY_LIST, NULL, 0, "Print the names of the cases that are timed without --case", 20 },
     { 0 },
 };
 
@@ -52,6 +71,15 @@ static void set_types(bench_options *o, const char *arg, struct argp_state *stat
         at += length;
         if (*at == 0) return;
     }
+}
+
+static void check_options(const bench_options *o, struct argp_state *state) {
+    int types = 0;
+    for (attn_type type = ATTN_F32; type <= ATTN_BF16; type++) types += o->types[type];
+    if (o->save && (o->count != 1 || types != 1)) argp_error(state, "--save %s: takes one --case or --shape and one --type", o->save);
+    if (o->save && o->masked) argp_error(state, "--save %s: does not go with --mask all-true", o->save);
+    if (o->compare && (o->masked || o->layout != ATTN_BHLD))
+        argp_error(state, "--compare %s: the peers had no mask and the layout bhld", o->compare);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
@@ -84,6 +112,21 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case KEY_JSON:
         o->json = arg;
         return 0;
+    case KEY_HTML:
+        o->html = arg;
+        return 0;
+    case KEY_COMPARE:
+        o->compare = arg;
+        return 0;
+    case KEY_SAVE:
+        o->save = arg;
+        return 0;
+    case KEY_LIST:
+        o->list = true;
+        return 0;
+    case ARGP_KEY_END:
+        check_options(o, state);
+        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -103,91 +146,42 @@ static const struct argp argp = {
     NULL
 };
 
-/* ---- the report ---- */
-typedef struct measured {
-    const spec *spec;
-    verdict verdict;
-    attn_explanation explanation;
-    timing timing;
-    bool timed;
-    int threads; /* of the context; the plan tells how many take part */
-} measured;
-
-static const char *ceiling_name(attn_ceiling ceiling) { return ceiling == ATTN_DRAM_READ ? "dram_read" : "fma_f32"; }
-
-static json_t *json_row(const measured *m, const char *type) {
-    char plan[160];
-    const timing *t = &m->timing;
-    const worst *w = &m->verdict.out;
-    attn_cli_plan_text(&m->explanation, plan, sizeof plan);
-    return json_pack(
-        "{s:s,s:s?,s:s?,s:s,s:i,s:o,s:f,s:f,s:o,s:o,s:o,s:o,s:o,s:s}", "case", m->spec->name, "device", m->explanation.device, "isa",
-        m->explanation.isa, "type", type, "threads", m->threads, "seconds_median", m->timed ? json_real(t->median) : json_null(), "bytes",
-        t->bytes, "operations", t->operations, "ceiling", m->timed ? json_string(ceiling_name(t->ceiling)) : json_null(), "ceiling_value",
-        m->timed ? json_real(t->ceiling_value) : json_null(), "share", m->timed ? json_real(t->share) : json_null(), "error",
-        w->any ? attn_cli_json_real(w->error) : json_null(), "bound", w->any ? attn_cli_json_real(w->bound) : json_null(), "plan", plan);
-}
-
-static void print_row(const measured *m, const char *type) {
-    char plan[160], time[32] = "MISMATCH", rate[48] = "-", ceiling[48] = "-", share[16] = "-";
-    const timing *t = &m->timing;
-    double part = m->verdict.out.any ? m->verdict.out.ratio : 0;
-    attn_cli_plan_text(&m->explanation, plan, sizeof plan);
-    if (m->timed) {
-        bool dram = t->ceiling == ATTN_DRAM_READ;
-        const char *unit = dram ? "GB/s" : "GFLOP/s";
-        attn_cli_time_text(t->median, time, sizeof time);
-        snprintf(rate, sizeof rate, "%.1f %s", (dram ? t->bytes : t->operations) / t->median * 1e-9, unit);
-        snprintf(ceiling, sizeof ceiling, "%.1f %s", t->ceiling_value * 1e-9, ceiling_name(t->ceiling));
-        snprintf(share, sizeof share, "%.3f", t->share);
-    }
-    printf("%-12s %-4s %10s %15s %18s %6s %6.2f  %s\n", m->spec->name, type, time, rate, ceiling, share, part, plan);
-    fflush(stdout);
-}
-
-static void print_head(attn_context *context) {
-    attn_description d = ATTN_DESCRIPTION_INIT;
-    if (attn_describe(context, &d) != ATTN_OK) return;
-    printf("attn %s, device %s, isa %s, threads %d\n", attn_version(), d.device, d.isa ? d.isa : "none", d.threads);
-    printf("%-12s %-4s %10s %15s %18s %6s %6s  %s\n", "case", "type", "median", "rate", "ceiling", "share", "error", "plan");
-    fflush(stdout);
-}
-
 /* ---- the work ---- */
 typedef struct session {
     const bench_options *options;
     attn_context *context;
     ceilings known;
     progress bar;
-    int done, total;
-    bool mismatch;
-    char *lines; /* of JSON */
-    size_t size;
-    FILE *stream; /* onto them */
+    report report;
+    int total;
+    bool mismatch, silent; /* silent: lines of JSON take the table's place */
 } session;
 
-static bool bench(session *all, workload *w, const spec *s) {
+static bool measure_row(session *all, workload *w, row *m) {
     const verify_options verify = { 5e7, 3e7, 1, true };
-    measured m = { .spec = s, .explanation = ATTN_EXPLANATION_INIT };
-    attn_description d = ATTN_DESCRIPTION_INIT;
-    bool lines_only = all->options->json && strcmp(all->options->json, "-") == 0;
-    if (!attn_cli_ok(attn_describe(all->context, &d)) || !attn_cli_ok(attn_explain(all->context, &w->problem, &m.explanation)))
-        return false;
-    m.threads = d.threads;
+    attn_explanation explanation = ATTN_EXPLANATION_INIT;
+    if (!attn_cli_ok(attn_explain(all->context, &w->problem, &explanation))) return false;
+    attn_cli_plan_text(&explanation, m->plan, sizeof m->plan);
     if (!attn_cli_ok(attn_forward(all->context, &w->problem, &w->args))) return false;
-    if (!attn_cli_verify(&w->problem, &w->args, &verify, &m.verdict)) return false;
-    m.timed = attn_cli_passed(&m.verdict);
-    if (m.timed && !attn_cli_time(all->context, w, &all->known, all->options->seconds, &m.timing)) return false;
+    if (!attn_cli_verify(&w->problem, &w->args, &verify, &m->verdict)) return false;
+    m->timed = attn_cli_passed(&m->verdict);
+    return !m->timed || attn_cli_time(all->context, w, &all->known, all->options->seconds, &m->timing);
+}
+
+static bool bench(session *all, workload *w, const spec *s) {
+    row *m = &all->report.rows[all->report.count];
+    snprintf(m->name, sizeof m->name, "%s", s->name);
+    attn_cli_sizes_text(&w->problem, m->shape, sizeof m->shape - 32);
+    if (s->causal) strcat(m->shape, s->align == ATTN_BOTTOM_RIGHT ? ",causal=bottom-right" : ",causal");
+    m->type = s->type_q;
+    if (!measure_row(all, w, m)) return false;
+    all->report.count++;
     attn_cli_progress_end(&all->bar);
-    if (!lines_only) print_row(&m, attn_cli_type(s->type_q));
-    if (!m.timed) {
-        all->mismatch = true;
-        if (!lines_only) attn_cli_print_verdict(&w->problem, &w->args, &m.verdict);
-    }
-    json_t *row = json_row(&m, attn_cli_type(s->type_q));
-    bool good = row && json_dumpf(row, all->stream, JSON_COMPACT) == 0 && fputc('\n', all->stream) != EOF;
-    json_decref(row);
-    return good || attn_cli_error("JSON: could not be made");
+    if (!all->silent) attn_cli_print_row(&all->report, m);
+    if (m->timed) return true;
+    all->mismatch = true;
+    if (!all->silent) attn_cli_print_verdict(&w->problem, &w->args, &m->verdict);
+    return true;
 }
 
 static spec complete(const bench_options *o, const spec *plain, attn_type type) {
@@ -215,7 +209,7 @@ static bool check_cases(attn_context *context, const bench_options *o, const spe
 static bool bench_case(session *all, const spec *plain, attn_type type) {
     workload w;
     spec s = complete(all->options, plain, type);
-    attn_cli_progress(&all->bar, (double)all->done++ / all->total);
+    attn_cli_progress(&all->bar, (double)all->report.count / all->total);
     if (!attn_cli_workload_make(&s, &w)) return false;
     bool good = bench(all, &w, &s);
     attn_cli_workload_free(&w);
@@ -227,37 +221,92 @@ static bool bench_all(session *all, const spec *cases, int count) {
     bool good = true;
     for (int i = 0; i < count; i++)
         for (attn_type type = ATTN_F32; type <= ATTN_BF16; type++) all->total += !o->has_type || o->types[type];
+    all->report.rows = calloc((size_t)all->total + 1, sizeof *all->report.rows);
+    if (!all->report.rows) return attn_cli_error("memory: none for the report");
+    if (!all->silent) attn_cli_print_head(&all->report);
+    attn_cli_progress_begin(&all->bar, "timing");
     for (int i = 0; good && i < count; i++)
         for (attn_type type = ATTN_F32; good && type <= ATTN_BF16; type++)
             if (!o->has_type || o->types[type]) good = bench_case(all, &cases[i], type);
+    attn_cli_progress_end(&all->bar);
+    if (good && !all->silent) attn_cli_print_end(&all->report);
     return good;
 }
 
-static bool write_json(session *all, output *file) {
-    if (!all->options->json) return true;
-    if (strcmp(all->options->json, "-") == 0) return fwrite(all->lines, 1, all->size, stdout) == all->size;
-    return attn_cli_output_bytes(file, all->lines, all->size, "", 0) && attn_cli_output_commit(file);
+static bool write_lines(FILE *to, const report *r) {
+    bool good = true;
+    for (int i = 0; good && i < r->count; i++) {
+        json_t *line = attn_cli_json_row(r, &r->rows[i]);
+        good = line && json_dumpf(line, to, JSON_COMPACT) == 0 && fputc('\n', to) != EOF;
+        json_decref(line);
+    }
+    return good || attn_cli_error("JSON: could not be made");
+}
+
+/* Into memory first: a file is whole or not there. `file` NULL: standard output. */
+static bool write_report(const report *r, bool (*write)(FILE *, const report *), output *file) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&text, &size);
+    bool good = stream && write(stream, r);
+    if (stream) good = fclose(stream) == 0 && good;
+    if (!stream || !text) good = attn_cli_error("memory: none for the report");
+    if (good && !file)
+        good = fwrite(text, 1, size, stdout) == size;
+    else if (good)
+        good = attn_cli_output_bytes(file, text, size, "", 0) && attn_cli_output_commit(file);
+    free(text);
+    return good;
+}
+
+static bool save(const bench_options *o) {
+    attn_type type = ATTN_F32;
+    while (!o->types[type]) type++;
+    spec s = complete(o, &o->cases[0], type);
+    workload w;
+    if (!attn_cli_workload_make(&s, &w)) return false;
+    bool good = attn_cli_workload_save(&s, &w, o->save);
+    attn_cli_workload_free(&w);
+    return good;
+}
+
+static int list(void) {
+    const spec *shapes;
+    for (int i = 0, count = attn_cli_shapes(&shapes); i < count; i++) puts(shapes[i].name);
+    return CLI_GOOD;
+}
+
+static bool begin(session *all, output *json, output *html, const spec *cases, int count) {
+    const bench_options *o = all->options;
+    all->silent = o->json && strcmp(o->json, "-") == 0;
+    if (o->json && !all->silent && !attn_cli_output_place(json, "--json", o->json)) return false;
+    if (o->html && !attn_cli_output_place(html, "--html", o->html)) return false;
+    if (o->compare && !attn_cli_peers_read(o->compare, &all->report.peers)) return false;
+    all->context = attn_cli_open(&o->device);
+    if (!all->context || !attn_cli_ok(attn_describe(all->context, &all->report.description))) return false;
+    attn_cli_machine_text(all->report.machine, sizeof all->report.machine);
+    return check_cases(all->context, o, cases, count);
 }
 
 int attn_cli_bench(int argc, char **argv) {
     static bench_options o; /* large */
-    output file;
+    output json, html;
     o = (bench_options){ .device = ATTN_OPTIONS_INIT, .seconds = 1 };
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return CLI_BAD;
-    if (o.json && strcmp(o.json, "-") != 0 && !attn_cli_output_place(&file, "--json", o.json)) return CLI_BAD;
-    session all = { .options = &o };
-    all.context = attn_cli_open(&o.device);
-    all.stream = open_memstream(&all.lines, &all.size);
+    if (o.list) return list();
+    session all = { .options = &o, .report = { .description = ATTN_DESCRIPTION_INIT } };
     const spec *cases = o.cases;
     int count = o.count ? o.count : attn_cli_shapes(&cases);
-    bool good = all.context && all.stream && check_cases(all.context, &o, cases, count);
-    if (good && !(o.json && strcmp(o.json, "-") == 0)) print_head(all.context);
-    attn_cli_progress_begin(&all.bar, "timing");
-    good = good && bench_all(&all, cases, count);
-    attn_cli_progress_end(&all.bar);
-    if (all.stream && fclose(all.stream) != 0) good = attn_cli_error("JSON: no memory for it");
-    good = good && write_json(&all, &file);
-    free(all.lines);
+    bool good = begin(&all, &json, &html, cases, count);
+    if (good && o.save) {
+        good = save(&o);
+    } else {
+        good = good && bench_all(&all, cases, count);
+        if (good && o.json) good = write_report(&all.report, write_lines, all.silent ? NULL : &json);
+        if (good && o.html) good = write_report(&all.report, attn_cli_page, &html);
+    }
+    free(all.report.rows);
+    attn_cli_peers_free(&all.report.peers);
     attn_close(all.context);
     return !good ? CLI_BAD : all.mismatch ? CLI_MISMATCH : CLI_GOOD;
 }

@@ -1,4 +1,5 @@
 /* info.c: attn info: what this build and this machine have. */
+#include "bench.h"
 #include "options.h"
 #include "report.h"
 #include <stdio.h>
@@ -61,16 +62,31 @@ static json_t *json_device(attn_device device) {
     return json;
 }
 
-typedef struct ceilings {
-    double dram_read, fma_f32;
-} ceilings;
-
-static bool measure(attn_context *context, ceilings *c) {
-    return attn_cli_ok(attn_measure(context, ATTN_DRAM_READ, &c->dram_read)) &&
-           attn_cli_ok(attn_measure(context, ATTN_FMA_F32, &c->fma_f32));
+static bool measure(attn_context *context, double *values) {
+    const ceiling_kind *kinds;
+    bool any = false;
+    for (int i = 0, count = attn_cli_ceilings(&kinds); i < count; i++) {
+        if (!attn_cli_ceiling(context, &kinds[i], &values[i])) return false;
+        any |= values[i] > 0;
+    }
+    return any || attn_cli_ok(ATTN_ERROR_CEILING);
 }
 
-static bool report_json(const info_options *o, const attn_description *d, const ceilings *c) {
+static json_t *json_ceilings(const double *values) { /* bytes and operations a second */
+    const ceiling_kind *kinds;
+    json_t *json = json_object();
+    for (int i = 0, count = attn_cli_ceilings(&kinds); i < count; i++)
+        if (values[i] > 0) json_object_set_new(json, kinds[i].name, json_real(values[i]));
+    return json;
+}
+
+static void print_ceilings(const double *values) {
+    const ceiling_kind *kinds;
+    for (int i = 0, count = attn_cli_ceilings(&kinds); i < count; i++)
+        if (values[i] > 0) printf("%-9s %.1f %s\n", kinds[i].name, values[i] * 1e-9, kinds[i].unit);
+}
+
+static bool report_json(const info_options *o, const attn_description *d, const double *values) {
     json_t *devices = json_array();
     for (attn_device each = ATTN_CPU; each <= ATTN_REFERENCE; each++) {
         json_t *one = json_device(each);
@@ -78,12 +94,11 @@ static bool report_json(const info_options *o, const attn_description *d, const 
     }
     json_t *json = json_pack("{s:s,s:s,s:s?,s:s?,s:o,s:i,s:s?,s:o}", "command", "info", "version", attn_version(), "device", d->device,
                              "isa", d->isa, "isas", isa_array(d->isas), "threads", d->threads, "pool", d->pool, "devices", devices);
-    if (json && o->measure) /* bytes and operations a second */
-        json_object_set_new(json, "ceilings", json_pack("{s:f,s:f}", "dram_read", c->dram_read, "fma_f32", c->fma_f32));
+    if (json && o->measure) json_object_set_new(json, "ceilings", json_ceilings(values));
     return attn_cli_json_print(json);
 }
 
-static void report_text(const info_options *o, const attn_description *d, const ceilings *c) {
+static void report_text(const info_options *o, const attn_description *d, const double *values) {
     printf("version   %s\ndevices  ", attn_version());
     for (attn_device each = ATTN_CPU; each <= ATTN_REFERENCE; each++) {
         json_t *one = json_device(each);
@@ -92,20 +107,20 @@ static void report_text(const info_options *o, const attn_description *d, const 
     }
     printf("\ndevice    %s\nisas      %s\nisa       %s\nthreads   %d\npool      %s\n", d->device, d->isas ? d->isas : "none",
            d->isa ? d->isa : "none", d->threads, d->pool ? d->pool : "none");
-    if (o->measure) printf("dram_read %.1f GB/s\nfma_f32   %.1f GFLOP/s\n", c->dram_read * 1e-9, c->fma_f32 * 1e-9);
+    if (o->measure) print_ceilings(values);
 }
 
 int attn_cli_info(int argc, char **argv) {
     info_options o = { .device = ATTN_OPTIONS_INIT };
     attn_description d = ATTN_DESCRIPTION_INIT;
-    ceilings c = { 0, 0 };
+    double values[CEILINGS_MOST];
     if (argp_parse(&argp, argc, argv, 0, NULL, &o) != 0) return CLI_BAD;
     attn_context *context = attn_cli_open(&o.device);
-    bool good = context && attn_cli_ok(attn_describe(context, &d)) && (!o.measure || measure(context, &c));
+    bool good = context && attn_cli_ok(attn_describe(context, &d)) && (!o.measure || measure(context, values));
     if (good && o.json)
-        good = report_json(&o, &d, &c);
+        good = report_json(&o, &d, values);
     else if (good)
-        report_text(&o, &d, &c);
+        report_text(&o, &d, values);
     attn_close(context);
     return good ? CLI_GOOD : CLI_BAD;
 }

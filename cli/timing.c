@@ -14,7 +14,7 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static double median(const double *values, int count) {
+double attn_cli_median(const double *values, int count) {
     double *sorted = malloc((size_t)count * sizeof *sorted);
     if (!sorted) return values[0];
     memcpy(sorted, values, (size_t)count * sizeof *sorted);
@@ -24,41 +24,83 @@ static double median(const double *values, int count) {
     return middle;
 }
 
-/* ---- ceilings ---- */
-static bool measure(attn_context *context, ceilings *known, attn_ceiling ceiling) {
-    double value, *samples = known->sample[ceiling];
-    if (!attn_cli_ok(attn_measure(context, ceiling, &value))) return false;
-    if (known->count[ceiling] == CEILING_SAMPLES)
-        memmove(samples, samples + 1, (CEILING_SAMPLES - 1) * sizeof *samples), known->count[ceiling]--;
-    samples[known->count[ceiling]++] = value;
-    known->measured_at[ceiling] = attn_cli_seconds();
+/* ---- ceilings: one more is a line more ---- */
+#define ALL_TYPES (1u << ATTN_F32 | 1u << ATTN_F16 | 1u << ATTN_BF16)
+static const ceiling_kind kinds[] = {
+    { ATTN_DRAM_READ, "dram_read", "DRAM read", "GB/s", 0 },
+    { ATTN_FMA_F32, "fma_f32", "f32 multiply-add", "GFLOP/s", ALL_TYPES },
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+_Static_assert(KINDS <= (int)CEILINGS_MOST, "room for every ceiling");
+
+int attn_cli_ceilings(const ceiling_kind **all) {
+    *all = kinds;
+    return KINDS;
+}
+
+bool attn_cli_ceiling(attn_context *context, const ceiling_kind *kind, double *value) {
+    attn_status status = attn_measure(context, kind->ceiling, value);
+    if (status == ATTN_OK) return true;
+    *value = 0;
+    return status == ATTN_ERROR_CEILING || status == ATTN_ERROR_ISA || attn_cli_ok(status);
+}
+
+static bool measure(attn_context *context, ceilings *known, int i) {
+    double value, *samples = known->sample[i];
+    if (known->absent[i]) return true;
+    if (!attn_cli_ceiling(context, &kinds[i], &value)) return false;
+    known->absent[i] = !(value > 0);
+    if (known->absent[i]) return true;
+    if (known->count[i] == CEILING_SAMPLES) memmove(samples, samples + 1, (CEILING_SAMPLES - 1) * sizeof *samples), known->count[i]--;
+    samples[known->count[i]++] = value;
+    known->measured_at[i] = attn_cli_seconds();
     return true;
 }
 
-static double value_of(const ceilings *known, attn_ceiling ceiling) { return median(known->sample[ceiling], known->count[ceiling]); }
-
 /* Starts a case: forgets all samples but the newest, and measures again what is not fresh. */
-static bool begin(attn_context *context, ceilings *known, attn_ceiling ceiling) {
-    int count = known->count[ceiling];
-    if (count > 0) known->sample[ceiling][0] = known->sample[ceiling][count - 1], known->count[ceiling] = 1;
-    if (count > 0 && attn_cli_seconds() - known->measured_at[ceiling] < fresh_seconds) return true;
-    known->count[ceiling] = 0;
-    return measure(context, known, ceiling);
+static bool begin(attn_context *context, ceilings *known, int i) {
+    int count = known->count[i];
+    if (count > 0) known->sample[i][0] = known->sample[i][count - 1], known->count[i] = 1;
+    if (count > 0 && attn_cli_seconds() - known->measured_at[i] < fresh_seconds) return true;
+    known->count[i] = 0;
+    return measure(context, known, i);
 }
 
-static double seconds_at(const ceilings *known, const timing *t, attn_ceiling ceiling) {
-    return (ceiling == ATTN_DRAM_READ ? t->bytes : t->operations) / value_of(known, ceiling);
+/* Seconds that each ceiling lets the work take, and the one that binds: bytes against operations at the fastest arithmetic there is. */
+static void set_floor(const ceilings *known, const workload *w, timing *t) {
+    int memory = -1, arithmetic = -1;
+    for (int i = 0; i < KINDS; i++) {
+        const double *samples = known->sample[i];
+        double least = samples[0], most = samples[0];
+        t->value[i] = t->spread[i] = 0;
+        if (known->count[i] == 0) continue;
+        for (int n = 1; n < known->count[i]; n++) {
+            if (samples[n] < least) least = samples[n];
+            if (samples[n] > most) most = samples[n];
+        }
+        t->value[i] = attn_cli_median(samples, known->count[i]);
+        t->spread[i] = most / least - 1;
+        if (kinds[i].types == 0)
+            memory = i;
+        else if ((kinds[i].types >> w->problem.type_k & 1) && (arithmetic < 0 || t->value[i] > t->value[arithmetic]))
+            arithmetic = i;
+    }
+    double reading = memory < 0 ? 0 : t->bytes / t->value[memory], counting = arithmetic < 0 ? 0 : t->operations / t->value[arithmetic];
+    t->ceiling = reading > counting || arithmetic < 0 ? memory : arithmetic;
+    t->floor = reading > counting ? reading : counting;
 }
 
-/* The ceilings that may bind: both where they lie close together. */
-static bool binds(const ceilings *known, const timing *t, attn_ceiling ceiling) {
-    double mine = seconds_at(known, t, ceiling), other = seconds_at(known, t, ceiling == ATTN_DRAM_READ ? ATTN_FMA_F32 : ATTN_DRAM_READ);
-    return mine * 1.5 >= other;
+/* The ceilings that may bind: several where they lie close together. */
+static bool binds(const workload *w, const timing *t, int i) {
+    if (t->value[i] <= 0 || (kinds[i].types && !(kinds[i].types >> w->problem.type_k & 1))) return false;
+    return (kinds[i].types ? t->operations : t->bytes) / t->value[i] * 1.5 >= t->floor;
 }
 
-static bool measure_binding(attn_context *context, ceilings *known, const timing *t) {
-    bool dram = binds(known, t, ATTN_DRAM_READ), fma = binds(known, t, ATTN_FMA_F32);
-    return (!dram || measure(context, known, ATTN_DRAM_READ)) && (!fma || measure(context, known, ATTN_FMA_F32));
+static bool measure_binding(attn_context *context, ceilings *known, const workload *w, timing *t) {
+    set_floor(known, w, t);
+    for (int i = 0; i < KINDS; i++)
+        if (binds(w, t, i) && !measure(context, known, i)) return false;
+    return true;
 }
 
 /* ---- work ---- */
@@ -131,10 +173,13 @@ static bool time_runs(attn_context *context, workload *w, const copies *c, doubl
 }
 
 static bool time_all(attn_context *context, workload *w, const copies *c, ceilings *known, double seconds, double *times, timing *t) {
-    if (!begin(context, known, ATTN_DRAM_READ) || !begin(context, known, ATTN_FMA_F32)) return false;
-    if (!time_runs(context, w, c, 0.5 * seconds, (RUNS_LEAST + 1) / 2, times, &t->runs) || !measure_binding(context, known, t))
+    for (int i = 0; i < KINDS; i++)
+        if (!begin(context, known, i)) return false;
+    set_floor(known, w, t);
+    if (t->floor <= 0 && t->bytes > 0) return attn_cli_ok(ATTN_ERROR_CEILING); /* a device without any */
+    if (!time_runs(context, w, c, 0.5 * seconds, (RUNS_LEAST + 1) / 2, times, &t->runs) || !measure_binding(context, known, w, t))
         return false;
-    return time_runs(context, w, c, 0.5 * seconds, RUNS_LEAST, times, &t->runs) && measure_binding(context, known, t);
+    return time_runs(context, w, c, 0.5 * seconds, RUNS_LEAST, times, &t->runs) && measure_binding(context, known, w, t);
 }
 
 bool attn_cli_time(attn_context *context, workload *w, ceilings *known, double seconds, timing *t) {
@@ -146,10 +191,9 @@ bool attn_cli_time(attn_context *context, workload *w, ceilings *known, double s
     if (good) good = time_all(context, w, &c, known, seconds, times, t);
     if (good) {
         t->copies = c.count;
-        t->median = median(times, (int)t->runs);
-        t->ceiling = seconds_at(known, t, ATTN_DRAM_READ) > seconds_at(known, t, ATTN_FMA_F32) ? ATTN_DRAM_READ : ATTN_FMA_F32;
-        t->ceiling_value = value_of(known, t->ceiling);
-        t->share = seconds_at(known, t, t->ceiling) / t->median;
+        t->median = attn_cli_median(times, (int)t->runs);
+        set_floor(known, w, t);
+        t->share = t->floor / t->median;
     }
     use_copy(w, &c, 0);
     free(c.memory);

@@ -101,6 +101,8 @@ static void compare_element(work *w, const int64_t index[4], float got, float wa
     w->result->elements++;
     w->result->mismatches += ratio > 1;
     w->result->rounded += same_rounded(type, got, want);
+    if (isfinite(want)) w->result->largest = fmax(w->result->largest, fabs((double)want));
+    if (isfinite(want) && isfinite(got)) w->result->largest_error = fmax(w->result->largest_error, fabs((double)got - (double)want));
     note(&w->result->out, index, got, want, error_bound, ratio);
 }
 

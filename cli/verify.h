@@ -13,8 +13,9 @@ typedef struct verdict {
     int64_t rows, rows_checked;   /* rows below their len_q, over batch and heads */
     int64_t elements, mismatches; /* of out, compared and wrong */
     int64_t lse_mismatches;
-    int64_t rounded; /* elements of out that are the correctly rounded ones */
-    worst out, lse;  /* lse only where args have it */
+    int64_t rounded;               /* elements of out that are the correctly rounded ones */
+    double largest, largest_error; /* of the elements compared: |want|, |got - want|; what is not finite left out */
+    worst out, lse;                /* lse only where args have it */
 } verdict;
 
 typedef struct verify_options {
