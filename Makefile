@@ -2,6 +2,7 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 ARGS ?=
+PEERS ?= torch,onnxruntime
 
 all: ## build the library and the command: build/libattn.so, build/libattn.a, build/attn
 	@scripts/build.sh $(BUILD)
@@ -18,8 +19,8 @@ check: ## set up, build, run every check; ARGS="-R NAME" for some, ARGS="-L LABE
 	@scripts/setup.sh build check
 	@scripts/check.sh $(BUILD) $(ARGS)
 
-bench: all ## verify and time every case of this machine; ARGS="--case D2 --type bf16" for some
-	@$(BUILD)/attn bench $(ARGS)
+bench: all ## verify and time every case beside PyTorch and ONNX Runtime; ARGS="--case D2 --type bf16" for some, PEERS=none for ours alone
+	@scripts/bench.sh $(BUILD) $(PEERS) $(ARGS)
 
 format: ## lay out every C file by .clang-format
 	@scripts/setup.sh check

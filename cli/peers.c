@@ -99,7 +99,7 @@ bool attn_cli_peers_read(const char *path, peers *p) {
     if (!text) attn_cli_place_error(&r.at, size <= FILE_MOST ? "no memory for its text" : "is larger than 16 MB");
     fclose(file);
     if (good) {
-        p->root = json_loadb(text, (size_t)size, JSON_REJECT_DUPLICATES, &error);
+        p->root = json_loadb(text, (size_t)size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
         if (!p->root) good = attn_cli_place_error(&r.at, "line %d: is not JSON, or repeats a key", error.line);
     }
     free(text);

@@ -19,8 +19,10 @@ static const char *const rules[] = {
     ".tile{padding:10px 14px}.tile dt{color:var(--soft);font-size:.82rem}.tile "
     "dd{margin:0;font-size:1.25rem;font-weight:650;line-height:1.3}"
     ".tile dd span{display:block;font-size:.82rem;font-weight:400;color:var(--soft)}",
-    "figure{margin:12px 0;padding:14px 12px}.plot{padding:0 14px 44px 46px}.plot>svg{display:block;overflow:visible}",
-    "svg text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:var(--ink)}svg text.soft{fill:var(--soft)}"
+    "figcaption{margin-top:8px}figure{margin:12px 0;padding:14px 12px}.plot{padding:0 14px 44px "
+    "46px}.plot>svg{display:block;overflow:visible}",
+    "svg text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:var(--ink)}svg "
+    "text.soft{font-size:12px;fill:var(--soft)}"
     "svg text.halo{paint-order:stroke;stroke:var(--card);stroke-width:4px;stroke-linejoin:round}",
     ".grid{stroke:var(--line);stroke-width:1}.leader{stroke:var(--peer);stroke-width:1}.under{fill:var(--under)}"
     ".roof{fill:none;stroke:var(--roof);stroke-width:2;vector-effect:non-scaling-stroke}.axis{stroke:var(--soft)}",
@@ -35,14 +37,14 @@ static const char *const rules[] = {
     ".limit{stroke:var(--roof);stroke-width:2}.bars .f32{fill:var(--f32)}.bars .f16{fill:var(--f16)}.bars .bf16{fill:var(--bf16)}",
     "table{width:100%;border-collapse:collapse;background:var(--card);border:1px solid var(--line);font-size:.82rem;margin-top:8px}"
     "th,td{text-align:right;padding:5px 8px;border-top:1px solid var(--line);vertical-align:top}thead th{color:var(--soft);font-weight:600;"
-    "vertical-align:bottom;border-top:0}th:first-child,.left{text-align:left}td{font-variant-numeric:tabular-nums}tbody "
-    "th{font-weight:600}",
-    "@media (max-width:900px){table,tbody,tr,td,tbody "
-    "th{display:block;width:100%}thead{position:absolute;width:1px;height:1px;overflow:hidden;"
-    "clip-path:inset(50%)}table{border:0;background:none}tr{background:var(--card);border:1px solid var(--line);border-radius:10px;"
-    "padding:8px 12px;margin-bottom:10px}td,tbody th{border:0;padding:2px 0;font-size:.9rem}tbody th{font-size:1rem}"
-    "td{display:flex;justify-content:space-between;gap:16px}td,td.left{text-align:right}td::before{content:attr(data-label);"
-    "color:var(--soft);text-align:left;white-space:nowrap}}",
+    "vertical-align:bottom;border-top:0;overflow-wrap:normal}th:first-child,.left{text-align:left}td{font-variant-numeric:tabular-nums;"
+    "white-space:nowrap}td.left{white-space:normal}tbody th{font-weight:600;min-width:12em}tbody th span{font-weight:400;font-size:.8rem}",
+    "@media (max-width:1000px){table,tbody{display:block}thead{position:absolute;width:1px;height:1px;overflow:hidden;"
+    "clip-path:inset(50%)}table{border:0;background:none}tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(118px,1fr));"
+    "gap:6px 12px;background:var(--card);border:1px solid var(--line);border-radius:10px;padding:10px 14px;margin-bottom:10px}"
+    "td,tbody th{border:0;padding:0;font-size:.88rem;text-align:left;white-space:normal;min-width:0}tbody th{font-size:1rem;"
+    "grid-column:1/-1}td:last-child{grid-column:1/"
+    "-1}td:empty{display:none}td::before{content:attr(data-label);display:block;color:var(--soft);font-size:.75rem}}",
     "@media print{.card,figure,tr{break-inside:avoid}}",
 };
 

@@ -104,8 +104,10 @@ def test_check_goes_on_after_a_failure(spoiled):
 
 
 def test_bench_does_not_time_what_is_wrong(spoiled, tmp_path):
-    result = spoiled("value", "bench", "--shape", "1,4/2,3,40,16", "--type", "f32", "--json", "rows.json")
+    result = spoiled("value", "bench", "--shape", "1,4/2,3,40,16", "--type", "f32", "--json", "rows.json", "--html", "report.html")
     assert "MISMATCH" in result.out
+    page = (tmp_path / "report.html").read_text()
+    assert "MISMATCH: not timed" in page and 'id="roofline"' not in page and page.endswith("</html>\n")
     row = json.loads((tmp_path / "rows.json").read_text())
     assert row["seconds_median"] is None and row["share"] is None and row["error"] > row["bound"]
 

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# bench.sh BUILD PEERS [OPTION...]: times ours and the peers (torch, onnxruntime, with commas; none) and prints the table, with options of
+# attn bench; leaves BUILD/peers.json and BUILD/bench.html. The peers' Python packages are installed into build/peers on first use.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=$1 peers=$2
+shift 2
+[[ $peers != none ]] || exec "$build/attn" bench "$@"
+
+requirements=bench/peers/requirements.txt
+python=${ATTN_PEERS_PYTHON:-build/peers/bin/python} # one that has them already, where nothing can be installed
+if [[ -z ${ATTN_PEERS_PYTHON-} ]] && ! cmp -s $requirements build/peers/requirements.txt; then
+    echo "installing the peers into build/peers (a large download; ours alone: make bench PEERS=none)"
+    rm -rf build/peers
+    mkdir -p build
+    base=/usr/bin/python3 # the one that python3-venv belongs to
+    [[ -x $base ]] || base=python3
+    "$base" -m venv build/peers
+    build/peers/bin/python -m pip install -qq --disable-pip-version-check -r $requirements </dev/null
+    cp $requirements build/peers/
+fi
+PYTHONDONTWRITEBYTECODE=1 "$python" bench/peers/peers.py --attn "$build/attn" --out "$build/peers.json" --peers "$peers" "$@"
+
+page=(--html "$build/bench.html")
+for word in "$@"; do [[ $word != --html* ]] || page=(); done
+result=0
+"$build/attn" bench --compare "$build/peers.json" "${page[@]}" "$@" || result=$?
+[[ $result != 0 || ${#page[@]} == 0 ]] || echo "the same as a page: $build/bench.html"
+exit $result
