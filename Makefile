@@ -20,7 +20,7 @@ check: ## set up, build, run every check; ARGS="-R NAME" for some, ARGS="-L LABE
 	@scripts/check.sh $(BUILD) $(ARGS)
 
 bench: all ## verify and time every case beside PyTorch and ONNX Runtime; ARGS="--case D2 --type bf16" for some, PEERS=none for ours alone
-	@scripts/bench.sh $(BUILD) $(PEERS) $(ARGS)
+	@scripts/bench.sh $(BUILD) "$(PEERS)" $(ARGS)
 
 format: ## lay out every C file by .clang-format
 	@scripts/setup.sh check

@@ -38,7 +38,7 @@ static void draw_bar(FILE *to, const bar *b, double floor, double most, int line
     fputs("</text><text class=\"soft\" x=\"100%\" dx=\"110\" ", to);
     fprintf(to, "y=\"%d\" text-anchor=\"end\">", y + 10);
     if (b->ratio > 0)
-        attn_cli_text(to, "%.*f\xc3\x97", b->ratio < 9.95 ? 1 : 0, b->ratio);
+        attn_cli_text(to, b->ratio < 9.95 ? "%.1f\xc3\x97" : "%.3g\xc3\x97", b->ratio);
     else
         attn_cli_text(to, "%.0f %%", 100 * share);
     fputs("</text></g>\n", to);

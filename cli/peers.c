@@ -44,8 +44,8 @@ static bool get_number(const reader *r, const json_t *object, const char *field,
     const json_t *value = json_object_get(object, field);
     if (!json_is_number(value)) return complain(r, field, value ? "must be a number" : "is missing");
     *number = json_number_value(value);
-    if (!isfinite(*number) || *number < 0 || (positive && !(*number > 0)))
-        return complain(r, field, positive ? "must be a positive number" : "must be a number that is not negative");
+    if (!(*number >= (positive ? 1e-30 : 0) && *number <= 1e30)) /* so that quotients are numbers, too */
+        return complain(r, field, positive ? "must be a positive number, up to 1e30" : "must be a number from 0 to 1e30");
     return true;
 }
 
@@ -78,7 +78,7 @@ static bool read_entries(reader *r, peers *p) {
 }
 
 static bool read_document(reader *r, peers *p) {
-    double threads;
+    double threads = 0;
     if (!json_is_object(p->root)) return attn_cli_place_error(&r->at, "must be one JSON object");
     if (!get_text(r, p->root, "machine", true, &p->machine) || !get_number(r, p->root, "threads", true, &threads)) return false;
     if (threads != floor(threads) || threads > 65536) return complain(r, "threads", "must be a number of threads");

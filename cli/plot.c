@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { HEIGHT = 380, NARROW = 284 /* px across on a phone: labels that are apart there are apart everywhere */, LABELS_MOST = 256 };
+enum { HEIGHT = 380, NARROW = 240 /* px across on a phone: labels that are apart there are apart everywhere */, LABELS_MOST = 256 };
 
 typedef struct axes {
     double left, right, bottom, top; /* log10 of operations a byte, of operations a second */

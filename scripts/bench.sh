@@ -15,8 +15,11 @@ if [[ -z ${ATTN_PEERS_PYTHON-} ]] && ! cmp -s $requirements build/peers/requirem
     mkdir -p build
     base=/usr/bin/python3 # the one that python3-venv belongs to
     [[ -x $base ]] || base=python3
-    "$base" -m venv build/peers
-    build/peers/bin/python -m pip install -qq --disable-pip-version-check -r $requirements </dev/null
+    if ! "$base" -m venv build/peers ||
+        ! build/peers/bin/python -m pip install -qq --disable-pip-version-check -r $requirements </dev/null; then
+        echo "bench.sh: the peers could not be installed (python3-venv comes with 'make setup'); ours alone: make bench PEERS=none" >&2
+        exit 1
+    fi
     cp $requirements build/peers/
 fi
 PYTHONDONTWRITEBYTECODE=1 "$python" bench/peers/peers.py --attn "$build/attn" --out "$build/peers.json" --peers "$peers" "$@"

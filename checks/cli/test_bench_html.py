@@ -177,7 +177,7 @@ BAD = [
     *((json.dumps(document({f: v})), f"entries[0].{f}: must") for f, v in [
         ("case", ""), ("case", None), ("type", "f64"), ("peer", "x" * 201), ("peer", "\x1b[2J"), ("peer", "\x9b2J"), ("peer", "\u202e"), ("peer", "\ufffe"),
         ("peer", "a\0b"), ("version", 2), ("seconds_median", 0), ("seconds_median", -1), ("seconds_median", "fast"), ("error", -1), ("error", None),
-        ("note", "\n"), ("ratio", 0), ("ratio", "2")]),
+        ("note", "\n"), ("ratio", 0), ("ratio", "2"), ("ratio", 1e300), ("seconds_median", 1e-300)]),
     (json.dumps(document({}, {})), "entries[1].peer: stands there twice"),
     (json.dumps(document({})).replace("0.5", "1e999"), "peers.json"),
     ("[" * 100000, "is not JSON"),
