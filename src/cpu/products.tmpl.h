@@ -159,7 +159,7 @@ static ALWAYS_INLINE const char *CAT3(values_panel, NAME, x)(int rows, int ns, f
                                                              int64_t p_key, const char *v, int64_t v_row, int keys, int part,
                                                              const char *soon, int64_t step, int lines) {
     enum { MOST = 16 * ROW_TILES };
-    const bool by_column = VALUES_MOST > ACCUMULATORS; /* registers hold all weights beside one set of values, or all values */
+    const bool by_column = (int)VALUES_MOST > (int)ACCUMULATORS; /* registers hold all weights beside one set of values, or all values */
     vec acc[MOST];
     UNROLL for (int i = 0; i < rows * ns * VSET; i++) acc[i] = vec_zero();
     KEEP_LOOP for (int j = 0; j < keys; j++) {
