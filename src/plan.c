@@ -18,21 +18,6 @@ static int64_t times(int64_t a, int64_t b) { /* saturates */
 }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static double tensor_bytes(attn_type type, int64_t batch, int64_t heads, int64_t len, int64_t dim) {
-    return (double)attn_type_size(type) * (double)batch * (double)heads * (double)len * (double)dim;
-}
-
-static void count_work(const attn_problem *p, attn_plan *plan) {
-    plan->operations = 2.0 * (double)(p->dim_qk + p->dim_v) * attn_visible_pairs(p, NULL) * (double)p->heads_q;
-    plan->bytes = tensor_bytes(p->type_q, p->batch, p->heads_q, p->len_q, p->dim_qk) +
-                  tensor_bytes(p->type_out, p->batch, p->heads_q, p->len_q, p->dim_v) +
-                  tensor_bytes(p->type_k, p->batch, p->heads_kv, p->len_kv, p->dim_qk) +
-                  tensor_bytes(p->type_v, p->batch, p->heads_kv, p->len_kv, p->dim_v);
-    if (p->type_mask != ATTN_NONE && p->batch > 0 && p->len_q > 0 && p->len_kv > 0)
-        plan->bytes += tensor_bytes(p->type_mask, p->mask.batch ? p->batch : 1, p->mask.head ? p->heads_q : 1, p->mask.row ? p->len_q : 1,
-                                    p->mask.key ? p->len_kv : 1);
-}
-
 /* Threads that the work pays for. Reading a byte takes a core about as long as six operations. */
 static int slots_for(const attn_machine *machine, const attn_plan *plan, int64_t jobs) {
     double slots = 1.0 + (plan->operations + 6.0 * plan->bytes) / WORK_PER_SLOT;
@@ -139,7 +124,7 @@ void attn_plan_make(const attn_machine *machine, const attn_problem *problem, at
     plan->chunk = machine->chunk > 0 ? machine->chunk : ATTN_BLOCK;
     if (plan->chunk > problem->len_kv && machine->chunk > 0) plan->chunk = problem->len_kv > 0 ? problem->len_kv : 1;
     plan->chunks = ceil_div(problem->len_kv, plan->chunk);
-    count_work(problem, plan);
+    attn_problem_work(problem, &plan->bytes, &plan->operations);
     int64_t row_jobs = times(problem->batch * problem->heads_kv, plan->blocks);
     choose_passes(machine, problem, plan, row_jobs);
     plan->span = plan->chunks;

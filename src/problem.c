@@ -458,3 +458,18 @@ double attn_visible_pairs(const attn_problem *problem, const attn_args *args) {
     }
     return uniform ? (double)problem->batch * pairs : pairs;
 }
+
+static double tensor_bytes(attn_type type, int64_t batch, int64_t heads, int64_t len, int64_t dim) {
+    return (double)attn_type_size(type) * (double)batch * (double)heads * (double)len * (double)dim;
+}
+
+void attn_problem_work(const attn_problem *p, double *bytes, double *operations) {
+    *operations = 2.0 * (double)(p->dim_qk + p->dim_v) * attn_visible_pairs(p, NULL) * (double)p->heads_q;
+    *bytes = tensor_bytes(p->type_q, p->batch, p->heads_q, p->len_q, p->dim_qk) +
+             tensor_bytes(p->type_out, p->batch, p->heads_q, p->len_q, p->dim_v) +
+             tensor_bytes(p->type_k, p->batch, p->heads_kv, p->len_kv, p->dim_qk) +
+             tensor_bytes(p->type_v, p->batch, p->heads_kv, p->len_kv, p->dim_v);
+    if (p->batch > 0 && p->len_q > 0 && p->len_kv > 0)
+        *bytes += tensor_bytes(p->type_mask, p->mask.batch ? p->batch : 1, p->mask.head ? p->heads_q : 1, p->mask.row ? p->len_q : 1,
+                               p->mask.key ? p->len_kv : 1);
+}

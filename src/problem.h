@@ -37,6 +37,9 @@ attn_range attn_visible(const attn_problem *problem, const attn_sequence *sequen
  */
 double attn_visible_pairs(const attn_problem *problem, const attn_args *args);
 
+/* What explain tells of a problem at full lengths: q, k, v, out and mask once, in bytes; 2 (dim_qk + dim_v) operations a visible pair. */
+void attn_problem_work(const attn_problem *problem, double *bytes, double *operations);
+
 /* Exact conversions of one element, for the reference and for the edges of kernels. */
 float attn_f16_to_f32(uint16_t bits);
 float attn_bf16_to_f32(uint16_t bits);

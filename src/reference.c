@@ -266,10 +266,6 @@ static void reference_describe(const attn_context *context, attn_description *de
     description->pool = attn_pool_name(state->pool);
 }
 
-static double bytes_of(attn_type type, int64_t batch, int64_t heads, int64_t length, int64_t dim) {
-    return (double)attn_type_size(type) * (double)batch * (double)heads * (double)length * (double)dim;
-}
-
 static void reference_explain(const attn_context *context, const attn_problem *p, attn_explanation *explanation) {
     int slots = slots_of(context->state, p);
     explanation->passes = 1;
@@ -279,12 +275,7 @@ static void reference_explain(const attn_context *context, const attn_problem *p
     explanation->rows = 1;
     explanation->jobs = rows_of(p);
     explanation->workspace = reference_workspace(context, p);
-    explanation->bytes =
-        bytes_of(p->type_q, p->batch, p->heads_q, p->len_q, p->dim_qk) + bytes_of(p->type_k, p->batch, p->heads_kv, p->len_kv, p->dim_qk) +
-        bytes_of(p->type_v, p->batch, p->heads_kv, p->len_kv, p->dim_v) + bytes_of(p->type_out, p->batch, p->heads_q, p->len_q, p->dim_v) +
-        bytes_of(p->type_mask, p->mask.batch ? p->batch : 1, p->mask.head ? p->heads_q : 1, p->mask.row ? p->len_q : 1,
-                 p->mask.key ? p->len_kv : 1);
-    explanation->operations = 2.0 * (double)(p->dim_qk + p->dim_v) * (double)p->heads_q * attn_visible_pairs(p, NULL);
+    attn_problem_work(p, &explanation->bytes, &explanation->operations);
     explanation->isa = "double";
     explanation->kernel = "reference";
     snprintf(explanation->reason, sizeof explanation->reason,
