@@ -160,6 +160,7 @@ static ALWAYS_INLINE const char *CAT3(values_panel, NAME, x)(int rows, int ns, f
                                                              const char *soon, int64_t step, int lines) {
     enum { MOST = 16 * ROW_TILES };
     const bool by_column = (int)VALUES_MOST > (int)ACCUMULATORS; /* registers hold all weights beside one set of values, or all values */
+    const int rows_by_column = by_column ? rows : 0, rows_by_row = rows - rows_by_column;
     vec acc[MOST];
     UNROLL for (int i = 0; i < rows * ns * VSET; i++) acc[i] = vec_zero();
     KEEP_LOOP for (int j = 0; j < keys; j++) {
@@ -167,7 +168,7 @@ static ALWAYS_INLINE const char *CAT3(values_panel, NAME, x)(int rows, int ns, f
         for (int line = 0; line < lines; line++) vec_prefetch(soon + 64 * line);
         soon += step;
         vec pv[ROW_TILES], vv[16];
-        UNROLL for (int r = 0; r < rows && by_column; r++) {
+        UNROLL for (int r = 0; r < rows_by_column; r++) {
             pv[r] = vec_set1(p[r * p_row + j * p_key]);
             IN_REGISTER(pv[r]);
         }
@@ -177,10 +178,10 @@ static ALWAYS_INLINE const char *CAT3(values_panel, NAME, x)(int rows, int ns, f
             else
                 LOAD_VALUES_PART(vv + c * VSET, vp + c * VSET * LANES, part);
             if (by_column || rows == 1) UNROLL for (int h = 0; h < VSET; h++) IN_ORDER(vv[c * VSET + h]);
-            UNROLL for (int h = 0; h < VSET; h++) UNROLL for (int r = 0; r < rows && by_column; r++) acc[(r * ns + c) * VSET + h] =
+            UNROLL for (int h = 0; h < VSET; h++) UNROLL for (int r = 0; r < rows_by_column; r++) acc[(r * ns + c) * VSET + h] =
                 vec_fma(pv[r], vv[c * VSET + h], acc[(r * ns + c) * VSET + h]);
         }
-        UNROLL for (int r = 0; r < rows && !by_column; r++) {
+        UNROLL for (int r = 0; r < rows_by_row; r++) {
             vec one = vec_set1(p[r * p_row + j * p_key]);
             IN_REGISTER(one);
             UNROLL for (int c = 0; c < ns * VSET; c++) acc[r * ns * VSET + c] = vec_fma(one, vv[c], acc[r * ns * VSET + c]);
