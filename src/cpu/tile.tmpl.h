@@ -61,11 +61,14 @@ static bool split_row(uint16_t *to, int64_t padded, const void *from, attn_type 
 
 /* 16 pairs of each of 16 rows, from[row][pair], to to[pair][row] */
 static void transpose_pairs(uint16_t *to, const uint16_t *from, int64_t row) {
-    if (LANES == 16) {
-        vec t[16];
-        for (int i = 0; i < 16; i++) t[i] = vec_load((const float *)(const void *)(from + i * row));
-        vec_transpose(t);
-        for (int i = 0; i < 16; i++) vec_store((float *)(void *)(to + i * 32), t[i]);
+    if (LANES >= 8) {
+        UNROLL for (int block = 0; block < 16 / LANES * 16 / LANES; block++) { /* of LANES rows and pairs */
+            const int r = block * LANES / 16 * LANES, pair = block * LANES % 16;
+            vec t[LANES];
+            for (int i = 0; i < LANES; i++) t[i] = vec_load((const float *)(const void *)(from + (r + i) * row + 2 * pair));
+            vec_transpose(t);
+            for (int i = 0; i < LANES; i++) vec_store((float *)(void *)(to + (pair + i) * 32 + 2 * r), t[i]);
+        }
     } else
         for (int pair = 0; pair < 16; pair++)
             for (int i = 0; i < 16; i++) memcpy(to + pair * 32 + 2 * i, from + i * row + 2 * pair, 2 * sizeof *to);
@@ -111,8 +114,11 @@ static void float_values(const attn_work *w, const attn_tile_scratch *s, int j) 
             load(w->convert, from, w->type_v, w->dim_v);
         else
             memset(w->convert, 0, (size_t)attn_tile_round(w->dim_v, LANES) * sizeof *w->convert);
-        for (int64_t d = 0; d < w->dim_v; d += LANES)
-            vec_store((float *)(void *)s->v + d / 16 * 16 * ATTN_BLOCK + i * 16 + d % 16, vec_load(w->convert + d));
+        for (int64_t d = 0; d < w->dim_v; d += 16) {
+            float *to = (float *)(void *)s->v + d * ATTN_BLOCK + i * 16;
+            UNROLL for (int n = 0; n < 16; n += LANES)
+                vec_store(to + n, n == 0 || d + n < w->dim_v ? vec_load(w->convert + d + n) : vec_zero());
+        }
     }
 }
 
