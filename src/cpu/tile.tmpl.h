@@ -320,7 +320,7 @@ static void tile_strip(const attn_work *w, const attn_tile_scratch *s, int row, 
         return;
     }
     const int from = strip.first / 32 * 32, panels = (strip.end - from + 15) / 16, keys = (strip.end - from + 31) / 32 * 32;
-    const int padded_rows = (rows + 31) / 32 * 32;
+    const int padded_rows = (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE * ROWS_AT_ONCE;
     tile_scores(w, w->scores + from, packed_queries(w) + row * padded_qk, padded_rows, s->k + from * padded_qk, panels);
     for (int r = 0; r < rows; r++) {
         prefetch_share(w, row + r);

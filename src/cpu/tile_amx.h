@@ -5,7 +5,7 @@
 #endif
 #include "tile.h"
 
-enum { TILE_BLOCK = 256, EXACT_PARTS = 3 };
+enum { TILE_BLOCK = 256, EXACT_PARTS = 3, ROWS_AT_ONCE = 32 };
 
 static bool tiles(const attn_problem *p) { return fabsf(p->scale) <= 0x1p30f; }
 

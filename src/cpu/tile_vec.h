@@ -14,6 +14,7 @@ static int parts_of_weights(const attn_work *w) { return w->fast && w->type_v ==
  * or in memory: 32 registers hold 12 accumulators of each kind, or 24 of one. UNIT_BLOCK units of a few panels stay in the first cache
  * while all rows pass. PANEL: vectors of a panel. An ISA with OWN_DOTS brings dot_product and dot_rate with it. */
 enum { PANEL = 16 / LANES, DOT_ROWS = 4, FMA_ROWS = PANEL == 1 ? 8 : 4, UNIT_PANELS = PANEL == 1 ? 3 : 1, UNIT_BLOCK = 64 };
+enum { ROWS_AT_ONCE = 8 }; /* of the two, and of an ISA's own */
 
 static ALWAYS_INLINE vec panel_vector(const uint16_t *b, int64_t b_panel, int i) {
     return vec_load((const float *)(const void *)(b + i / PANEL * b_panel + i % PANEL * LANES * 2));
