@@ -1,7 +1,7 @@
 /* pairs.tmpl.h: thin scores of bf16 queries with bf16 keys by dot products of pairs: no widening, and twice the products of a multiply-add.
- * Four rows share a vector, each with LANES / 4 neighbouring pairs of the head dim, so keys are read by broadcasts and a score is the sum
- * of LANES / 4 lanes. The sum's order is the same whatever the number of rows: rows that are not there are zeros. */
-enum { PAIR_ROWS = 4, PAIR_LANES = LANES / PAIR_ROWS, PAIR_COUNT = 2 * PAIR_LANES, PAIR_CHAIN = CHAIN / 2 * PAIR_COUNT, PAIR_KEYS = 4 };
+ * LANES / 4 rows share a vector, each with four neighbouring pairs of the head dim, so keys are read by broadcasts and a score is the sum
+ * of four lanes. The sum's order is the same whatever the number of rows: rows that are not there are zeros. */
+enum { PAIR_LANES = 4, PAIR_ROWS = LANES / PAIR_LANES, PAIR_COUNT = 2 * PAIR_LANES, PAIR_CHAIN = CHAIN / 2 * PAIR_COUNT, PAIR_KEYS = 4 };
 
 /* One or two rows are as fast without: memory is what they wait for. As with thin and wide, that depends on the sequence's rows alone.
  *
@@ -12,8 +12,7 @@ enum { PAIR_ROWS = 4, PAIR_LANES = LANES / PAIR_ROWS, PAIR_COUNT = 2 * PAIR_LANE
 #define PAIR_LIMIT 0x1p60f
 #define PAIR_SCALE_LIMIT 0x1p30f
 static bool pairs_suit(const attn_work *w) {
-    return w->rows > PAIR_ROWS / 2 && w->type_q == ATTN_BF16 && w->type_k == ATTN_BF16 && w->way == ATTN_THIN &&
-           w->scale <= PAIR_SCALE_LIMIT;
+    return w->rows > 2 && w->type_q == ATTN_BF16 && w->type_k == ATTN_BF16 && w->way == ATTN_THIN && w->scale <= PAIR_SCALE_LIMIT;
 }
 
 static bool pair_usual(const float *q, int64_t count) {
@@ -27,8 +26,8 @@ static bool pair_usual(const float *q, int64_t count) {
     return vec_hmax(vec_load(unusual)) == 0.0f;
 }
 
-/* Packs queries as [row / 4][dim / PAIR_COUNT][4][PAIR_COUNT] with zeros behind rows and dim, and in the place of unusual rows; their bits
- * are returned. */
+/* Packs queries as [row / PAIR_ROWS][dim / PAIR_COUNT][PAIR_ROWS][PAIR_COUNT] with zeros behind rows and dim, and in the place of unusual
+ * rows; their bits are returned. */
 static uint64_t pair_queries(const attn_work *w, uint16_t *to) {
     const int64_t steps = w->q_stride / PAIR_COUNT;
     uint64_t unusual = 0;
@@ -46,7 +45,7 @@ static uint64_t pair_queries(const attn_work *w, uint16_t *to) {
     return unusual;
 }
 
-/* Four keys with `groups` of four rows; sums of one part of the dim */
+/* Four keys with `groups` of PAIR_ROWS rows; sums of one part of the dim */
 static ALWAYS_INLINE void pair_part(int groups, vec *sum, const uint16_t *q, int64_t group, const char *k, int64_t k_row, int64_t dim,
                                     const char *soon) {
     UNROLL for (int i = 0; i < groups * PAIR_KEYS; i++) sum[i] = vec_zero();
@@ -68,7 +67,7 @@ static ALWAYS_INLINE void pair_part(int groups, vec *sum, const uint16_t *q, int
         }
 }
 
-/* scores of the four rows of each group with four keys */
+/* scores of the rows of each group with four keys */
 static ALWAYS_INLINE void pair_tile(int groups, float *s, int rows, const uint16_t *q, int64_t group, const char *k, int64_t k_row,
                                     int64_t dim, const char *soon) {
     vec sum[2 * PAIR_KEYS], part[2 * PAIR_KEYS];
