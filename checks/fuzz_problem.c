@@ -156,7 +156,7 @@ enum { CONTEXTS = 9 };
 static attn_context *context_of(int number) {
     static attn_context *contexts[CONTEXTS];
 #if defined __AARCH64EL__
-    static const char *const isas[] = { "scalar", "neon", "neon" };
+    static const char *const isas[] = { "scalar", "neon", "neonbf16" };
 #else
     static const char *const isas[] = { "scalar", "avx2", "avx512" };
 #endif

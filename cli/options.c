@@ -35,7 +35,7 @@ enum { KEY_DEVICE = 1000, KEY_ISA, KEY_THREADS, KEY_PASSES, KEY_CHUNK };
 
 static const struct argp_option device_options[] = {
     { "device", KEY_DEVICE, "DEVICE", 0, "cpu (the default) or reference", 10 },
-    { "isa", KEY_ISA, "ISA", 0, "Instruction set: scalar, avx2, avx512, neon; without it the best that the machine has", 10 },
+    { "isa", KEY_ISA, "ISA", 0, "Instruction set: scalar, avx2, avx512, neon, neonbf16; without it the best that the machine has", 10 },
     { "threads", KEY_THREADS, "N", 0, "Threads; 0, the default: one for each CPU", 10 },
     { "passes", KEY_PASSES, "P", 0, "Force 1 or 2 passes; 0, the default: the plan decides (the bits are the same)", 10 },
     { "chunk", KEY_CHUNK, "N", 0, "Keys to a chunk; 0: the library's default", 10 },

@@ -27,8 +27,12 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID
     set(attn_isa_avx512bf16_flags ${attn_isa_avx512_flags} -mavx512bf16)
     set(attn_isa_amx_flags ${attn_isa_avx512bf16_flags} -mamx-tile -mamx-bf16)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
-    list(APPEND attn_sources src/cpu/isa_neon.c) # of the base: no flags
-    set(attn_isa_neon_flags "")
+    list(APPEND attn_sources src/cpu/isa_neon.c src/cpu/isa_neonbf16.c)
+    set(attn_isa_neon_flags "") # of the base
+    set(attn_isa_neonbf16_flags -march=armv8.2-a+bf16)
+    if(CMAKE_SYSTEM_NAME STREQUAL "Darwin") # zig's compiler for it does not know -march
+        set(attn_isa_neonbf16_flags -mcpu=generic+bf16)
+    endif()
 endif()
 if(ATTN_EMULATE_TILES)
     list(APPEND attn_sources src/cpu/isa_amx.c)
@@ -44,7 +48,7 @@ if(ATTN_SANITIZE STREQUAL "address")
         list(APPEND attn_isa_sanitize -Wno-pass-failed -fno-sanitize=fuzzer-no-link -mllvm -asan-instrumentation-with-call-threshold=0)
     endif()
 endif()
-foreach(isa IN ITEMS scalar avx2 avx512 avx512bf16 amx neon)
+foreach(isa IN ITEMS scalar avx2 avx512 avx512bf16 amx neon neonbf16)
     set(file src/cpu/isa_${isa}.c)
     if(file IN_LIST attn_sources)
         # -O3 in every build type but Debug and the sanitizers', also in those that say -O2.

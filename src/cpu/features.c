@@ -60,6 +60,8 @@ static bool has_avx512bf16(void) {
 #elif defined __AARCH64EL__
 #if defined __linux__
 #include <sys/auxv.h>
+#elif defined __APPLE__
+#include <sys/sysctl.h>
 #endif
 
 /* Every 64-bit ARM processor that has an operating system like these has it; Linux can still say otherwise. */
@@ -69,6 +71,19 @@ static bool has_neon(void) {
     return getauxval(AT_HWCAP) & ASIMD;
 #else
     return true;
+#endif
+}
+
+static bool has_neonbf16(void) {
+#if defined __linux__
+    enum { BF16 = 1 << 14 }; /* HWCAP2_BF16, which older headers lack */
+    return has_neon() && (getauxval(AT_HWCAP2) & BF16);
+#elif defined __APPLE__
+    int offered = 0;
+    size_t size = sizeof offered;
+    return sysctlbyname("hw.optional.arm.FEAT_BF16", &offered, &size, NULL, 0) == 0 && offered;
+#else
+    return false;
 #endif
 }
 #endif

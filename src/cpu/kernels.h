@@ -83,7 +83,7 @@ typedef struct attn_kernels {
 #elif defined ATTN_EMULATE_TILES
 #define ATTN_ISA_LIST(X) X(scalar) X(amx)
 #elif defined __AARCH64EL__
-#define ATTN_ISA_LIST(X) X(scalar) X(neon)
+#define ATTN_ISA_LIST(X) X(scalar) X(neon) X(neonbf16)
 #else
 #define ATTN_ISA_LIST(X) X(scalar)
 #endif

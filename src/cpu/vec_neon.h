@@ -1,5 +1,5 @@
-/* vec_neon.h: the vocabulary in Advanced SIMD of 64-bit ARM, nothing but its base. f16 is only ever converted; no arithmetic is in half
- * precision.
+/* vec_neon.h: the vocabulary in Advanced SIMD of 64-bit ARM, nothing but its base, and, where the compiler has them (FEAT_BF16), with dot
+ * products of bf16. f16 is only ever converted; no arithmetic is in half precision.
  *
  * A vector here is two registers, eight floats. With four a thin tile would be four sums, and a row would wait for one chain of
  * multiply-adds at a time. Eight give every tile the shape that it has on AVX2, in thirty-two registers as there in sixteen, and take
@@ -14,8 +14,11 @@
 #include "kernels.h"
 #include <arm_neon.h>
 #include <math.h>
+#include <string.h>
 
+#ifndef ISA
 #define ISA neon
+#endif
 #define THIN_TILES 4                                                 /* the most rows of a thin tile */
 #define ROW_TILES 4                                                  /* the most rows of a values tile */
 enum { LANES = 8, WIDE_KEYS = 4, THIN_ROWS = 12, ACCUMULATORS = 8 }; /* WIDE_KEYS: keys of a wide tile */
@@ -64,12 +67,6 @@ static inline bool vec_any(vec_mask mask) { return vmaxvq_u32(vorrq_u32(mask.low
 /* b where either is NaN, which fmax (NaN) and fmaxnm (the other) are not */
 static inline vec vec_max(vec a, vec b) { return vec_select(vec_lt(b, a), a, b); }
 static inline vec vec_abs(vec x) { return (vec)BOTH1(vabsq_f32, x); }
-static inline vec vec_round(vec x) { return (vec)BOTH1(vrndnq_f32, x); }
-static inline float32x4_t scale2(float32x4_t x, float32x4_t n) {
-    return vmulq_f32(x, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23)));
-}
-/* x * 2^n for whole n, -127 <= n <= 127; 0 for n == -127 */
-static inline vec vec_scale2(vec x, vec n) { return (vec)BOTH2(scale2, x, n); }
 static inline float32x4_t power2(float32x4_t x) { return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(x), 23)); }
 /* 2^n for -126 <= n <= 127, and 0 for n = -127, from a number whose lowest bits are n + 127 */
 static inline vec vec_power2(vec x) { return (vec)BOTH1(power2, x); }
@@ -93,13 +90,6 @@ static inline void vec_transpose(vec *t) {
         t[i + 6] = (vec){ high_halves(u[i].high, u[i + 2].high), high_halves(u[i + 4].high, u[i + 6].high) };
     }
 }
-static inline float32x4_t reduce4(const vec *acc) {
-    float32x4_t sum[4];
-    for (int i = 0; i < 4; i++) sum[i] = vaddq_f32(acc[i].low, acc[i].high);
-    return vpaddq_f32(vpaddq_f32(sum[0], sum[1]), vpaddq_f32(sum[2], sum[3]));
-}
-/* lane j: the sum of the lanes of acc[j], the same tree for every j */
-static inline vec vec_reduce(const vec *acc) { return (vec){ reduce4(acc), reduce4(acc + 4) }; }
 
 /* One step of summing the lanes of LANES vectors: a sum of half as many lanes of a and of b each. Steps 4, 1, 2 in turn, among vectors so
  * far apart, leave the sum of vector i in lane i of the first. */
@@ -195,3 +185,72 @@ static inline void vec_load_f16_set_part(vec *to, const uint16_t *p, int count) 
 static inline void vec_load_bf16_set_part(vec *to, const uint16_t *p, int count) {
     split_bf16(to, load_16bit(p, count < 8 ? count : 8), count > 8 ? load_16bit(p + 8, count - 8) : vdupq_n_u16(0));
 }
+
+#if defined __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+#define VEC_DOTS /* has dot products of pairs of bf16 */
+/* 32 bits, a number of float32 say, in every lane */
+static inline vec vec_set1_unit(const uint16_t *p) {
+    float unit;
+    memcpy(&unit, p, sizeof unit);
+    return vec_set1(unit);
+}
+/* four pairs of bf16, twice */
+static inline vec vec_set1_quarter(const uint16_t *p) {
+    float32x4_t x = vreinterpretq_f32_u16(vld1q_u16(p));
+    return (vec){ x, x };
+}
+static inline vec vec_set1_quarter_part(const uint16_t *p, int count) {
+    float32x4_t x = vreinterpretq_f32_u16(load_16bit(p, count));
+    return (vec){ x, x };
+}
+static inline float32x4_t dot_pairs(float32x4_t a, float32x4_t b, float32x4_t c) {
+    return vbfdotq_f32(c, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
+}
+/* Pairs of bf16: c + (a[2i] b[2i] + a[2i + 1] b[2i + 1]), both sums rounded to odd; subnormal numbers and results are 0. */
+static inline vec vec_dot(vec a, vec b, vec c) { return (vec)BOTH3(dot_pairs, a, b, c); }
+static inline vec vec_round(vec x) { return (vec)BOTH1(vrndnq_f32, x); }
+static inline float32x4_t scale2(float32x4_t x, float32x4_t n) {
+    int32x4_t power = vshlq_n_s32(vaddq_s32(vcvtmq_s32_f32(n), vdupq_n_s32(127)), 23);
+    float32x4_t scaled = vmulq_f32(x, vreinterpretq_f32_s32(power));
+    return vbslq_f32(vcltq_f32(n, vdupq_n_f32(-126.0f)), vdupq_n_f32(0.0f), scaled);
+}
+/* x * 2^floor(n) for -126 <= n <= 0; 0 for smaller n and -inf, whatever x is */
+static inline vec vec_scale2(vec x, vec n) { return (vec)BOTH2(scale2, x, n); }
+static inline float32x4_t high_bits(float32x4_t x) {
+    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(0xffff0000)));
+}
+/* the upper 16 bits of each: a bf16 number */
+static inline vec vec_high_bits(vec x) { return (vec)BOTH1(high_bits, x); }
+static inline uint16x8_t unusual_eight(uint16x8_t x, uint16_t least, uint16_t limit) {
+    uint16x8_t size = vandq_u16(x, vdupq_n_u16(0x7fff)), above = vsubq_u16(size, vdupq_n_u16(least));
+    return vandq_u16(vtstq_u16(size, size), vcgeq_u16(above, vdupq_n_u16((uint16_t)(limit - least))));
+}
+/* whether any of 32 of bf16 that is not 0 is of a size outside least <= |x| < limit */
+static inline bool vec_unusual_bf16(const uint16_t *p, uint16_t least, uint16_t limit) {
+    uint16x8_t bad = vdupq_n_u16(0);
+    for (int i = 0; i < 32; i += 8) bad = vorrq_u16(bad, unusual_eight(vld1q_u16(p + i), least, limit));
+    return vmaxvq_u16(bad) != 0;
+}
+/* Copies `count` <= 32 of bf16 and fills up with zeros to 32; whether any is unusual. */
+static inline bool vec_copy_bf16(uint16_t *to, const uint16_t *from, int count, uint16_t least, uint16_t limit) {
+    uint16x8_t bad = vdupq_n_u16(0);
+    for (int i = 0; i < 32; i += 8) {
+        const int left = count - i;
+        uint16x8_t x = left >= 8 ? vld1q_u16(from + i) : left > 0 ? load_16bit(from + i, left) : vdupq_n_u16(0);
+        vst1q_u16(to + i, x);
+        bad = vorrq_u16(bad, unusual_eight(x, least, limit));
+    }
+    return vmaxvq_u16(bad) != 0;
+}
+/* to[2 i] = even[i], to[2 i + 1] = odd[i], for 16 of each */
+static inline void vec_zip_16(uint16_t *to, const uint16_t *even, const uint16_t *odd) {
+    for (int i = 0; i < 16; i += 8) {
+        const uint16x8x2_t pairs = { { vld1q_u16(even + i), vld1q_u16(odd + i) } };
+        vst2q_u16(to + 2 * i, pairs);
+    }
+}
+/* four vectors to bf16, nearest even, one behind the other */
+static inline void vec_store_bf16_32(uint16_t *p, const vec *x) {
+    for (int i = 0; i < 4; i++) vst1q_u16(p + i * 8, vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(x[i].low), x[i].high)));
+}
+#endif
