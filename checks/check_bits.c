@@ -12,10 +12,11 @@
 #endif
 
 static const char *isa;
+static attn_precision precision;
 
 static void note(const check_case *c, const char *what) {
     char prefix[128];
-    snprintf(prefix, sizeof prefix, "%s, %s", isa, what);
+    snprintf(prefix, sizeof prefix, "%s%s, %s", isa, precision == ATTN_FAST ? " fast" : "", what);
     check_case_note(c, prefix);
 }
 
@@ -122,6 +123,7 @@ static void open_ways(void) {
         attn_executor executor = { run_backwards, &executor_calls, ways[n].threads };
         attn_options options = ATTN_OPTIONS_INIT;
         options.isa = isa;
+        options.precision = precision;
         options.passes = ways[n].passes;
         options.threads = ways[n].executor ? 0 : ways[n].threads;
         options.executor = ways[n].executor ? &executor : NULL;
@@ -198,32 +200,36 @@ static int same_rows(const check_case *c, const check_bits *bits, int64_t b) {
 }
 
 /* Each sequence alone (a batch of one, found by moved pointers) against all of them in one call. */
+static void each_alone(check_case *c) {
+    note(c, "alone");
+    attn_context *context = contexts[3];
+    check_case_forward(c, context);
+    check_bits bits = check_bits_take(c);
+    check_case_clear(c);
+    for (int64_t b = 0; b < c->problem.batch; b++) {
+        attn_problem p = c->problem;
+        attn_args args = c->args;
+        p.batch = 1;
+        args.q = check_at(&c->q, b, 0, 0, 0);
+        args.k = check_at(&c->k, b, 0, 0, 0);
+        args.v = check_at(&c->v, b, 0, 0, 0);
+        args.out = check_at(&c->out, b, 0, 0, 0);
+        args.lse = (float *)(void *)check_at(&c->lse, b, 0, 0, 0);
+        if (args.mask) args.mask = check_at(&c->mask, b, 0, 0, 0);
+        if (args.len_q) args.len_q += b;
+        if (args.len_kv) args.len_kv += b;
+        CHECK_OK(attn_forward(context, &p, &args), "forward");
+        CHECK(same_rows(c, &bits, b), "sequence %d alone has other bits than in its batch", (int)b);
+    }
+    check_bits_free(&bits);
+}
+
 static void alone(check_random *random) {
     check_case c;
     do check_case_random(&c, random, 1e6);
     while (c.problem.batch < 2 || !c.with_lse);
     check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
-    note(&c, "alone");
-    attn_context *context = contexts[3];
-    check_case_forward(&c, context);
-    check_bits bits = check_bits_take(&c);
-    check_case_clear(&c);
-    for (int64_t b = 0; b < c.problem.batch; b++) {
-        attn_problem p = c.problem;
-        attn_args args = c.args;
-        p.batch = 1;
-        args.q = check_at(&c.q, b, 0, 0, 0);
-        args.k = check_at(&c.k, b, 0, 0, 0);
-        args.v = check_at(&c.v, b, 0, 0, 0);
-        args.out = check_at(&c.out, b, 0, 0, 0);
-        args.lse = (float *)(void *)check_at(&c.lse, b, 0, 0, 0);
-        if (args.mask) args.mask = check_at(&c.mask, b, 0, 0, 0);
-        if (args.len_q) args.len_q += b;
-        if (args.len_kv) args.len_kv += b;
-        CHECK_OK(attn_forward(context, &p, &args), "forward");
-        CHECK(same_rows(&c, &bits, b), "sequence %d alone has other bits than in its batch", (int)b);
-    }
-    check_bits_free(&bits);
+    each_alone(&c);
     check_case_free(&c);
 }
 
@@ -331,6 +337,66 @@ static void environment(check_random *random) {
     check_case_free(&c);
 }
 
+/* ---- fast ---- */
+/* Rounded weights are the same bits in every way to run and in every batch. */
+static void rounded(check_random *random) {
+    static const attn_type types[] = { ATTN_BF16, ATTN_BF16, ATTN_F16 };
+    check_case c;
+    check_case_init(&c, CHECK_PICK(random, types), 2, 4, 2, 40 + check_below(random, 60), 300 + check_below(random, 800), 40);
+    c.problem.align = ATTN_BOTTOM_RIGHT;
+    if (check_chance(random, 0.5)) c.problem.right = 0;
+    c.with_len_q = c.with_len_kv = check_chance(random, 0.5);
+    check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
+    same_in_every_way(&c);
+    each_alone(&c);
+    check_case_free(&c);
+}
+
+/* Where no weight is rounded, fast is exact. */
+static void unrounded(check_random *random, attn_context *exact) {
+    check_case c;
+    check_case_random(&c, random, 1e6);
+    check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
+    note(&c, "unrounded");
+    check_case_forward(&c, contexts[0]);
+    if (c.weight_error == 0) {
+        check_bits bits = check_bits_take(&c);
+        check_case_forward(&c, exact);
+        check_bits_same(&bits, &c, "fast without rounding");
+        check_bits_free(&bits);
+    }
+    check_case_free(&c);
+}
+
+static void all_fast(uint64_t first, int count) {
+    precision = ATTN_FAST;
+    open_ways();
+    attn_context *exact = check_open(isa, 1, 0, 0);
+    for (int n = 0; n < count; n++) {
+        check_seed = first + (uint64_t)n;
+        check_random random = check_random_from(check_seed);
+        rounded(&random);
+        for (int k = 0; k < 3; k++) unrounded(&random, exact);
+    }
+    attn_close(exact);
+    for (int n = 0; n < WAYS; n++) attn_close(contexts[n]);
+    precision = ATTN_EXACT;
+}
+
+static void all_exact(uint64_t first, int count) {
+    open_ways();
+    for (int n = 0; n < count; n++) {
+        check_seed = first + (uint64_t)n;
+        check_random random = check_random_from(check_seed);
+        for (int k = 0; k < 3; k++) any_problem(&random);
+        long_keys(&random);
+        alone(&random);
+        capacity(&random);
+        environment(&random);
+    }
+    for (int n = 0; n < WAYS; n++) attn_close(contexts[n]);
+}
+
 int main(int argc, char **argv) {
     char isas[CHECK_ISAS][16];
     check_begin("check_bits", argc, argv, 1);
@@ -338,18 +404,8 @@ int main(int argc, char **argv) {
     uint64_t first = check_seed;
     for (int m = 0; m < isa_count; m++) {
         isa = isas[m];
-        open_ways();
-        int count = check_count(12);
-        for (int n = 0; n < count; n++) {
-            check_seed = first + (uint64_t)n;
-            check_random random = check_random_from(check_seed);
-            for (int k = 0; k < 3; k++) any_problem(&random);
-            long_keys(&random);
-            alone(&random);
-            capacity(&random);
-            environment(&random);
-        }
-        for (int n = 0; n < WAYS; n++) attn_close(contexts[n]);
+        all_exact(first, check_count(12));
+        if (check_rounds(isa)) all_fast(first, check_count(6));
     }
     CHECK(executor_calls > 0, "the executor was never called");
     CHECK(executor_spoilt == 0, "a task left its thread's rounding changed, %d times", executor_spoilt);

@@ -241,6 +241,7 @@ static void explains(check_random *random) {
     CHECK(p->len_q == 0 || p->batch == 0 || (e.jobs >= 1 && e.rows >= 1), "jobs %lld rows %lld", (long long)e.jobs, (long long)e.rows);
     CHECK(e.device && !strcmp(e.device, "cpu") && e.isa && !strcmp(e.isa, isa) && e.kernel && e.kernel[0], "names");
     CHECK(e.reason[0] && memchr(e.reason, 0, sizeof e.reason), "reason");
+    CHECK(e.weight_error == 0, "weight_error %g in exact", e.weight_error);
 }
 
 static void describes(void) {
@@ -315,6 +316,16 @@ static void measures(void) {
     attn_close(alone);
 }
 
+/* Who rounds weights to bf16 has products of bf16 for it, which can be measured; who has none says so. */
+static void measures_products(void) {
+    attn_context *alone = check_open(isa, 1, 0, 0);
+    double dot = -1;
+    attn_status status = attn_measure(alone, ATTN_DOT_BF16, &dot);
+    CHECK(status == (check_rounds(isa) ? ATTN_OK : ATTN_ERROR_CEILING), "%s: %s", isa, attn_status_text(status));
+    CHECK(status == ATTN_OK ? dot > 1e6 && dot < 1e14 : dot == -1, "%s: %g operations a second", isa, dot);
+    attn_close(alone);
+}
+
 int main(int argc, char **argv) {
     char isas[CHECK_ISAS][16];
     check_begin("check_misc", argc, argv, 1);
@@ -331,6 +342,7 @@ int main(int argc, char **argv) {
         for (int m = 0; m < 30; m++) explains(&random);
         describes();
         quiet_errno();
+        measures_products();
         attn_close(context);
     }
     chosen_isa(isas, count);

@@ -353,6 +353,21 @@ static void older_options(void) {
     attn_close(opened);
 }
 
+/* Explanations as they were before weight_error: filled as far as they go. */
+static void older_explanation(void) {
+    attn_explanation explanation = ATTN_EXPLANATION_INIT;
+    const unsigned char *rest = (const unsigned char *)&explanation.weight_error;
+    const size_t size = sizeof explanation - offsetof(attn_explanation, weight_error);
+    check_case c;
+    make(&c, ATTN_NONE);
+    explanation.stamp -= (uint32_t)size;
+    memset(&explanation.weight_error, 0x7f, size);
+    EXPECT(ATTN_OK, attn_explain(context, &c.problem, &explanation));
+    CHECK(explanation.kernel != NULL && explanation.reason[0] != 0, "an older explanation was not filled");
+    for (size_t n = 0; n < size; n++) CHECK(rest[n] == 0x7f, "explain wrote byte %zu behind an older explanation", n);
+    check_case_free(&c);
+}
+
 static void merge_rules(void) {
     check_case c;
     make(&c, ATTN_NONE);
@@ -412,6 +427,7 @@ int main(int argc, char **argv) {
         stamps();
         nulls();
         merge_rules();
+        older_explanation();
         attn_close(context);
     }
     context = check_open(NULL, 1, 0, 0);

@@ -252,6 +252,8 @@ int check_isas(char names[CHECK_ISAS][16]) {
     return count;
 }
 
+attn_precision check_precision = ATTN_EXACT;
+
 static attn_context *open_with(const attn_options *options) {
     attn_context *context = NULL;
     attn_status status = attn_open(&context, options);
@@ -266,6 +268,7 @@ attn_context *check_open(const char *isa, int threads, int passes, int64_t chunk
     options.threads = threads;
     options.passes = passes;
     options.chunk = chunk;
+    options.precision = check_precision;
     return open_with(&options);
 }
 
@@ -281,6 +284,7 @@ attn_context *check_open_serial(const char *isa, int threads, int passes, int64_
     options.passes = passes;
     options.chunk = chunk;
     options.executor = &executor;
+    options.precision = check_precision;
     return open_with(&options);
 }
 
@@ -289,4 +293,24 @@ attn_context *check_open_reference(void) {
     options.device = ATTN_REFERENCE;
     options.threads = 1;
     return open_with(&options);
+}
+
+double check_weight_error(attn_context *context, const attn_problem *problem) {
+    attn_explanation explanation = ATTN_EXPLANATION_INIT;
+    CHECK_OK(attn_explain(context, problem, &explanation), "explain");
+    CHECK(explanation.weight_error >= 0 && explanation.weight_error <= 0x1p-8, "weight_error %g", explanation.weight_error);
+    return explanation.weight_error;
+}
+
+bool check_rounds(const char *isa) {
+    attn_problem problem;
+    attn_options options = ATTN_OPTIONS_INIT;
+    options.isa = isa;
+    options.threads = 1;
+    options.precision = ATTN_FAST;
+    attn_context *context = open_with(&options);
+    attn_problem_init(&problem, ATTN_BHLD, ATTN_BF16, 1, 1, 1, 1000, 1000, 64);
+    bool rounds = check_weight_error(context, &problem) > 0;
+    attn_close(context);
+    return rounds;
 }

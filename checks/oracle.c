@@ -28,8 +28,8 @@ bool check_visible(const check_case *c, int64_t b, int64_t h, int64_t i, int64_t
     return c->problem.type_mask == ATTN_BOOL ? mask != 0 : !(mask == -INFINITY);
 }
 
-double check_bound(attn_type out, double reference, double a, double l, int64_t s) {
-    return 0.5 * check_ulp(out, reference) + 0x1p-24 * a * (8 + 2 * l + (double)s / 1024) + (double)s * 0x1p-149;
+double check_bound(attn_type out, double reference, double a, double l, int64_t s, double weight_error) {
+    return 0.5 * check_ulp(out, reference) + 0x1p-24 * a * (8 + 2 * l + (double)s / 1024) + weight_error * a + (double)s * 0x1p-149;
 }
 
 /* One key head's K and V in double, and room for one row's work. */
@@ -204,7 +204,7 @@ static bool compare_row(const check_case *c, const check_row *row, double slack,
     attn_type type = c->problem.type_out;
     for (int64_t e = 0; e < c->problem.dim_v; e++) {
         double got = check_get(&c->out, row->b, row->h, row->i, e), reference = row->out[e];
-        double bound = check_bound(type, reference, row->a[e], row->l, row->s), ratio = ratio_of(got, reference, bound);
+        double bound = check_bound(type, reference, row->a[e], row->l, row->s, c->weight_error), ratio = ratio_of(got, reference, bound);
         bool good = ratio <= slack;
         CHECK(good, "%s: out[%d][%d][%d][%d] is %.9g, expected %.9g, error/bound %.3g (A %.3g, L %.3g, S %d)", what, (int)row->b,
               (int)row->h, (int)row->i, (int)e, got, reference, ratio, row->a[e], row->l, (int)row->s);
@@ -226,7 +226,20 @@ static bool compare_row(const check_case *c, const check_row *row, double slack,
     return ratio <= slack;
 }
 
+static double relative_error(const check_case *c, const check_expected *expected) {
+    double largest = 0, error = 0;
+    for (int64_t n = 0; n < expected->count; n++) {
+        const check_row *row = &expected->rows[n];
+        for (int64_t e = 0; e < c->problem.dim_v; e++) {
+            largest = fmax(largest, fabs(row->out[e]));
+            error = fmax(error, fabs(check_get(&c->out, row->b, row->h, row->i, e) - row->out[e]));
+        }
+    }
+    return largest > 0 ? error / largest : error;
+}
+
 void check_compare(const check_case *c, const check_expected *expected, double slack, const char *what, check_worst *worst) {
     for (int64_t n = 0; n < expected->count; n++)
         if (!compare_row(c, &expected->rows[n], slack, what, worst)) return;
+    worst->relative = fmax(worst->relative, relative_error(c, expected));
 }

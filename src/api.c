@@ -276,7 +276,7 @@ static attn_status describe(attn_context *context, attn_description *description
 static attn_status measure(attn_context *context, attn_ceiling ceiling, double *per_second) {
     if (context == NULL) return ATTN_ERROR_NULL_CONTEXT;
     if (per_second == NULL) return ATTN_ERROR_NULL_RESULT;
-    if (ceiling != ATTN_DRAM_READ && ceiling != ATTN_FMA_F32) return ATTN_ERROR_CEILING;
+    if (ceiling != ATTN_DRAM_READ && ceiling != ATTN_FMA_F32 && ceiling != ATTN_DOT_BF16) return ATTN_ERROR_CEILING;
     double measured = 0.0;
     attn_status status = context->device->measure(context, ceiling, &measured);
     if (status == ATTN_OK) *per_second = measured;

@@ -112,6 +112,9 @@ void attn_plan_make(const attn_machine *machine, const attn_problem *problem, at
     plan->group = problem->heads_q / problem->heads_kv;
     plan->rows = plan->group * problem->len_q;
     plan->tiles = machine->kernels->tiles && machine->kernels->tiles(problem);
+    /* All rows at full length decide: a sequence of fewer may be exact, none is worse. */
+    if (machine->fast && plan->tiles && plan->rows > machine->kernels->thin_rows)
+        plan->weight_error = machine->kernels->weight_error(problem);
     plan->packs = machine->kernels->begin != NULL;
     plan->way = attn_plan_way(plan, machine->kernels, plan->rows);
     plan->masked = problem->type_mask != ATTN_NONE;

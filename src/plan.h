@@ -27,6 +27,7 @@ typedef struct attn_plan {
     bool tiles, masked;         /* rows beyond the thin way's go the tile way; a mask is given */
     bool packs;                 /* the kernels prepare queries for themselves */
     double bytes, operations;
+    double weight_error;                          /* what a probability may lose, relative to it */
     size_t regions_size, scratch_size, workspace; /* bytes */
     const char *reason;
 } attn_plan;

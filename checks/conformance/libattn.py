@@ -11,6 +11,7 @@ NONE, F32, F16, BF16, BOOL = range(5)
 BHLD, BLHD = range(2)
 TOP_LEFT, BOTTOM_RIGHT = range(2)
 CPU, REFERENCE = range(2)
+EXACT, FAST = range(2)
 UNBOUNDED = -1
 OK = 0
 
@@ -40,7 +41,7 @@ class Args(Structure):
 
 class Options(Structure):
     _fields_ = [("stamp", c_uint32), ("device", c_int), ("threads", c_int), ("passes", c_int), ("chunk", c_int64), ("isa", c_char_p),
-                ("executor", c_void_p)]
+                ("executor", c_void_p), ("precision", c_int)]
 
 
 class State(Structure):
@@ -50,7 +51,7 @@ class State(Structure):
 class Explanation(Structure):
     _fields_ = [("stamp", c_uint32), ("passes", c_int), ("threads", c_int), ("chunk", c_int64), ("chunks", c_int64), ("rows", c_int64),
                 ("jobs", c_int64), ("workspace", c_size_t), ("bytes", c_double), ("operations", c_double), ("device", c_char_p),
-                ("isa", c_char_p), ("kernel", c_char_p), ("reason", c_char * 256)]
+                ("isa", c_char_p), ("kernel", c_char_p), ("reason", c_char * 256), ("weight_error", c_double)]
 
 
 class Description(Structure):
@@ -61,7 +62,7 @@ C_NAMES = {Strides: "attn_strides", MaskStrides: "attn_mask_strides", Problem: "
            State: "attn_state", Explanation: "attn_explanation", Description: "attn_description"}
 C_CONSTANTS = {"ATTN_NONE": NONE, "ATTN_F32": F32, "ATTN_F16": F16, "ATTN_BF16": BF16, "ATTN_BOOL": BOOL, "ATTN_BHLD": BHLD,
                "ATTN_BLHD": BLHD, "ATTN_TOP_LEFT": TOP_LEFT, "ATTN_BOTTOM_RIGHT": BOTTOM_RIGHT, "ATTN_CPU": CPU,
-               "ATTN_REFERENCE": REFERENCE, "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK}
+               "ATTN_REFERENCE": REFERENCE, "ATTN_EXACT": EXACT, "ATTN_FAST": FAST, "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK}
 
 
 def stamped(struct, **fields):

@@ -98,7 +98,7 @@ extern "C" {
     X(ERROR_CEILING, 51, "ceiling: unknown, or this device or ISA has none such")                                                         \
     X(ERROR_OUT_OF_MEMORY, 52, "memory: the system has none left for the context or its workspace")                                       \
     X(ERROR_LAYOUT, 53, "layout: must be bhld or blhd")                                                                                   \
-    X(ERROR_PRECISION, 54, "precision: must be default or fast")
+    X(ERROR_PRECISION, 54, "precision: must be exact or fast")
 
 typedef enum attn_status {
 #define ATTN_STATUS_ENUM(name, number, text) ATTN_##name = number,
@@ -180,8 +180,8 @@ typedef struct attn_executor {
     void *host;
     int threads; /* how many may run at once: count is never more */
 } attn_executor;
-/* Exact: every intermediate is float32-grade. Fast: probabilities may be rounded to the 16 bits of a matrix unit's type (bf16: an error of
- * at most 2^-9 of the sum of p|v|) where many rows share a key head; sums, maxima and partial outputs stay float32. */
+/* Exact: every intermediate is float32-grade. Fast: probabilities may be rounded to 16 bits for a matrix unit where many rows share a key
+ * head; attn_explanation.weight_error says by how much. Sums, maxima and partial outputs stay float32, and so does lse. */
 typedef enum attn_precision { ATTN_EXACT = 0, ATTN_FAST } attn_precision;
 typedef struct attn_options {
     uint32_t stamp;                /* attn_options options = ATTN_OPTIONS_INIT; */
@@ -225,8 +225,10 @@ typedef struct attn_explanation {
     const char *device, *isa;
     const char *kernel;             /* such as "thin" (few rows, keys read in place) or "wide" */
     char reason[256];               /* why this plan, and why not the next faster one */
+    double weight_error;            /* what rounding may take from a probability, relative to it; 0 where it stays float32, as always in
+                                     * ATTN_EXACT. bf16: 2^-8. The bound of out grows by this times the sum of p|v| */
 } attn_explanation;
-#define ATTN_EXPLANATION_INIT { ATTN_STAMP(attn_explanation), 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, NULL, NULL, NULL, { 0 } }
+#define ATTN_EXPLANATION_INIT { ATTN_STAMP(attn_explanation), 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, NULL, NULL, NULL, { 0 }, 0.0 }
 ATTN_API attn_status attn_explain(attn_context *context, const attn_problem *problem, attn_explanation *explanation);
 
 /* ---- about the context and the machine ---- */

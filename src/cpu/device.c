@@ -98,6 +98,7 @@ static void cpu_explain(const attn_context *context, const attn_problem *problem
     explanation->workspace = plan.workspace;
     explanation->bytes = plan.bytes;
     explanation->operations = plan.operations;
+    explanation->weight_error = plan.weight_error;
     explanation->isa = state->machine.kernels->name;
     explanation->kernel = ways[plan.way].name;
     snprintf(explanation->reason, sizeof explanation->reason, "%s; %s", plan.reason, ways[plan.way].reason);

@@ -57,6 +57,8 @@ typedef struct attn_kernels {
     /* Whether the problem can go the tile way, where it has more than thin_rows; NULL: no problem can. Rows of a block then. */
     bool (*tiles)(const attn_problem *problem);
     int tile_block;
+    /* What the tile way may lose of a weight where `fast`, relative to it; NULL where `tiles` is */
+    double (*weight_error)(const attn_problem *problem);
     /* Once a row block, before its first attend and after its last; NULL: nothing to do */
     void (*begin)(const attn_work *work), (*end)(const attn_work *work);
     void (*attend)(const attn_work *work);

@@ -58,6 +58,7 @@ const attn_kernels TABLE(ISA) = {
 #ifdef TILE_PRODUCTS
     .tiles = tiles,
     .tile_block = TILE_BLOCK,
+    .weight_error = weight_error,
     .begin = tile_begin,
     .end = tile_end,
     .dot_rate = dot_rate,

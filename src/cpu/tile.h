@@ -20,6 +20,9 @@ enum {
 static inline int64_t attn_tile_round(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 static inline int attn_tile_parts(attn_type type) { return type == ATTN_BF16 ? 1 : type == ATTN_F16 ? 2 : 3; }
 
+/* What a weight in so many parts lacks, relative to it: all parts but the last are cut off, the last is rounded. None: it stays float32. */
+static inline double attn_tile_error(int parts) { return parts == 1 ? 0x1p-8 : parts == 2 ? 0x1p-16 : 0.0; }
+
 /* 16-bit numbers of one part: of a row block's queries, of a block's keys and values, of a strip's weights */
 static inline int64_t attn_tile_q_part(int64_t rows, int64_t dim_qk) {
     return attn_tile_round(rows, ATTN_STRIP) * attn_tile_round(dim_qk, 32);

@@ -11,6 +11,7 @@ static bool tiles(const attn_problem *p) { return fabsf(p->scale) <= 0x1p30f; }
 
 /* Weights as good as the values' type, or exact. */
 static int parts_of_weights(const attn_work *w) { return w->fast ? attn_tile_parts(w->type_v) : EXACT_PARTS; }
+static double weight_error(const attn_problem *p) { return attn_tile_error(attn_tile_parts(p->type_v)); }
 
 static void tile_configure(void) {
     struct {

@@ -8,7 +8,9 @@ static bool tiles(const attn_problem *p) { return p->type_q == ATTN_BF16 && p->t
 
 /* Weights times values in float32 cost as much as weights in two parts would, and are exact. */
 enum { EXACT_PARTS = 0 };
-static int parts_of_weights(const attn_work *w) { return w->fast && w->type_v == ATTN_BF16 ? 1 : EXACT_PARTS; }
+static int fast_parts(attn_type type_v) { return type_v == ATTN_BF16 ? 1 : EXACT_PARTS; }
+static int parts_of_weights(const attn_work *w) { return w->fast ? fast_parts(w->type_v) : EXACT_PARTS; }
+static double weight_error(const attn_problem *p) { return attn_tile_error(fast_parts(p->type_v)); }
 
 /* In units of 32 bits: a pair of bf16, or one float32 for weights that are not in parts. Chains of CHAIN terms are added up, in registers
  * or in memory: 32 registers hold 12 accumulators of each kind, or 24 of one. UNIT_BLOCK units of a few panels stay in the first cache
