@@ -158,9 +158,10 @@ typedef struct session {
 } session;
 
 static bool measure_row(session *all, workload *w, row *m) {
-    const verify_options verify = { 5e7, 3e7, 1, true };
+    verify_options verify = { 5e7, 3e7, 1, true, 0 };
     attn_explanation explanation = ATTN_EXPLANATION_INIT;
     if (!attn_cli_ok(attn_explain(all->context, &w->problem, &explanation))) return false;
+    verify.weight_error = explanation.weight_error;
     attn_cli_plan_text(&explanation, m->plan, sizeof m->plan);
     if (!attn_cli_ok(attn_forward(all->context, &w->problem, &w->args))) return false;
     if (!attn_cli_verify(&w->problem, &w->args, &verify, &m->verdict)) return false;
@@ -284,6 +285,7 @@ static bool begin(session *all, output *json, output *html, const spec *cases, i
     if (o->compare && !attn_cli_peers_read(o->compare, &all->report.peers)) return false;
     all->context = attn_cli_open(&o->device);
     if (!all->context || !attn_cli_ok(attn_describe(all->context, &all->report.description))) return false;
+    all->report.precision = o->device.precision;
     attn_cli_machine_text(all->report.machine, sizeof all->report.machine);
     return check_cases(all->context, o, cases, count);
 }

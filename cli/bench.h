@@ -52,6 +52,7 @@ typedef struct peer {
 typedef struct peers {
     json_t *root; /* NULL: no file was given */
     const char *machine, *isa;
+    attn_precision precision; /* ours in the same sitting */
     int threads, count;
     peer *entries;
 } peers;
@@ -71,6 +72,7 @@ typedef struct report {
     int count;
     char machine[128];
     attn_description description;
+    attn_precision precision;
     peers peers;
 } report;
 
@@ -81,7 +83,8 @@ bool attn_cli_workload_save(const spec *s, const workload *w, const char *path);
 enum { SPREAD_MOST = 15 }; /* percent: samples of a ceiling that differ by more make a share doubtful */
 /* The next peer of the row's case and type after entry `after` (-1: the first); NULL: no more. */
 const peer *attn_cli_peer_of(const report *r, const row *w, int after, int *index);
-/* Whether its ratio is the paired one, which counts only for the same threads and instruction set; the ratio, more than 1: ours is faster.
+/* Whether its ratio is the paired one, which counts only for the same threads, instruction set and precision; the ratio, more than 1: ours
+ * is faster.
  */
 bool attn_cli_paired(const report *r, const peer *p);
 double attn_cli_ratio(const report *r, const row *w, const peer *p);

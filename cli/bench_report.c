@@ -1,6 +1,7 @@
 /* bench_report.c: what attn bench measured, as a table in words and as lines of JSON; the figures that the page shares with both. */
 #include "bench.h"
 #include "convert.h"
+#include "options.h"
 #include "report.h"
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@ const peer *attn_cli_peer_of(const report *r, const row *w, int after, int *inde
 
 bool attn_cli_paired(const report *r, const peer *p) {
     const attn_description *d = &r->description;
-    return p->ratio > 0 && r->peers.threads == d->threads && (!r->peers.isa || !d->isa || strcmp(r->peers.isa, d->isa) == 0);
+    return p->ratio > 0 && r->peers.threads == d->threads && r->peers.precision == r->precision &&
+           (!r->peers.isa || !d->isa || strcmp(r->peers.isa, d->isa) == 0);
 }
 
 double attn_cli_ratio(const report *r, const row *w, const peer *p) {
@@ -73,10 +75,10 @@ json_t *attn_cli_json_row(const report *r, const row *w) {
     const worst *worst_out = &w->verdict.out;
     const ceiling_kind *kinds;
     attn_cli_ceilings(&kinds);
-    json_t *json =
-        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s?,s:s?,s:s,s:i,s:o,s:f,s:f}", "command", "bench", "version", attn_version(), "machine",
-                  r->machine, "case", w->name, "shape", w->shape, "device", d->device, "isa", d->isa, "type", attn_cli_type(w->type),
-                  "threads", d->threads, "seconds_median", real_if(w->timed, t->median), "bytes", t->bytes, "operations", t->operations);
+    json_t *json = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s?,s:s?,s:s,s:s,s:i,s:o,s:f,s:f}", "command", "bench", "version", attn_version(),
+                             "machine", r->machine, "case", w->name, "shape", w->shape, "device", d->device, "isa", d->isa, "precision",
+                             attn_cli_precision(r->precision), "type", attn_cli_type(w->type), "threads", d->threads, "seconds_median",
+                             real_if(w->timed, t->median), "bytes", t->bytes, "operations", t->operations);
     json_t *more = json_pack(
         "{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:i,s:s}", "ceiling", w->timed ? json_string(kinds[t->ceiling].name) : json_null(),
         "ceiling_value", real_if(w->timed, t->value[t->ceiling]), "ceiling_spread", real_if(w->timed, spread_of(w)), "seconds_floor",
@@ -95,7 +97,8 @@ enum { PEER_WIDTH = 20 };
 
 void attn_cli_print_head(const report *r) {
     const attn_description *d = &r->description;
-    printf("attn %s, device %s, isa %s, threads %d\n", attn_version(), d->device, d->isa ? d->isa : "none", d->threads);
+    printf("attn %s, device %s, isa %s, precision %s, threads %d\n", attn_version(), d->device, d->isa ? d->isa : "none",
+           attn_cli_precision(r->precision), d->threads);
     if (r->peers.root && (r->peers.threads != d->threads || (*r->peers.machine && strcmp(r->peers.machine, r->machine) != 0)))
         printf("warning: the peers were timed elsewhere: %s, threads %d\n", *r->peers.machine ? r->peers.machine : "machine not stated",
                r->peers.threads);

@@ -240,7 +240,9 @@ static bool test(totals *all, const spec *s, bool typed, const attn_options *dev
     tested t = { .explanation = ATTN_EXPLANATION_INIT };
     if (!open_context(all, device) || !attn_cli_workload_make(s, &w)) return false;
     forward(all, &w, &t);
-    bool done = t.status != ATTN_OK || attn_cli_verify(&w.problem, &w.args, verify, &t.verdict);
+    verify_options judged = *verify;
+    judged.weight_error = t.explanation.weight_error;
+    bool done = t.status != ATTN_OK || attn_cli_verify(&w.problem, &w.args, &judged, &t.verdict);
     if (done && t.status == ATTN_OK) t.stray += attn_cli_workload_stray(&w);
     if (done) record(all, s, typed, &w, &t);
     attn_cli_workload_free(&w);
@@ -250,7 +252,7 @@ static bool test(totals *all, const spec *s, bool typed, const attn_options *dev
 }
 
 /* ---- many ---- */
-static const verify_options brief = { 8e6, 4e6, 1, true };
+static const verify_options brief = { 8e6, 4e6, 1, true, 0 };
 
 static bool test_types(totals *all, spec s, const verify_options *verify) {
     attn_type only = all->options->type;
@@ -304,8 +306,8 @@ static bool test_named(totals *all) {
 static void print_head(const totals *all) {
     attn_description d = ATTN_DESCRIPTION_INIT;
     if (attn_describe(all->context, &d) != ATTN_OK) return;
-    printf("attn %s, device %s, isa %s, threads %d, seed %llu\n", attn_version(), d.device, d.isa ? d.isa : "none", d.threads,
-           (unsigned long long)all->options->seed);
+    printf("attn %s, device %s, isa %s, precision %s, threads %d, seed %llu\n", attn_version(), d.device, d.isa ? d.isa : "none",
+           attn_cli_precision(all->options->device.precision), d.threads, (unsigned long long)all->options->seed);
 }
 
 static bool report(totals *all) {
@@ -317,11 +319,11 @@ static bool report(totals *all) {
         return true;
     }
     if (!open_context(all, &all->options->device) || !attn_cli_ok(attn_describe(all->context, &d))) return false;
-    return attn_cli_json_print(json_pack("{s:s,s:s,s:s,s:s?,s:i,s:I,s:f,s:I,s:I,s:o,s:s,s:O,s:O}", "command", "check", "version",
-                                         attn_version(), "device", d.device, "isa", d.isa, "threads", d.threads, "seed",
-                                         (json_int_t)all->options->seed, "seconds", seconds, "passed", (json_int_t)all->passed, "failed",
-                                         (json_int_t)all->failed, "worst_ratio", attn_cli_json_real(all->worst), "worst_case",
-                                         all->worst_case, "cases", all->cases, "failures", all->failures));
+    return attn_cli_json_print(json_pack(
+        "{s:s,s:s,s:s,s:s?,s:s,s:i,s:I,s:f,s:I,s:I,s:o,s:s,s:O,s:O}", "command", "check", "version", attn_version(), "device", d.device,
+        "isa", d.isa, "precision", attn_cli_precision(all->options->device.precision), "threads", d.threads, "seed",
+        (json_int_t)all->options->seed, "seconds", seconds, "passed", (json_int_t)all->passed, "failed", (json_int_t)all->failed,
+        "worst_ratio", attn_cli_json_real(all->worst), "worst_case", all->worst_case, "cases", all->cases, "failures", all->failures));
 }
 
 static int list_names(void) {

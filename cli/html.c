@@ -2,6 +2,7 @@
  * goes through attn_cli_text. */
 #include "bench.h"
 #include "convert.h"
+#include "options.h"
 #include "report.h"
 #include <stdarg.h>
 #include <string.h>
@@ -47,8 +48,8 @@ static void write_head(FILE *to, const report *r) {
     fputs("</title>\n", to);
     attn_cli_page_style(to);
     fputs("</head>\n<body>\n<main>\n<header>\n<h1>libattn against this machine\xe2\x80\x99s ceilings</h1>\n<p class=\"soft\">", to);
-    attn_cli_text(to, "%s%sattn %s, device %s, instruction set %s, threads %d", r->machine, *r->machine ? ". " : "", attn_version(),
-                  r->description.device, isa_of(r), r->description.threads);
+    attn_cli_text(to, "%s%sattn %s, device %s, instruction set %s, precision %s, threads %d", r->machine, *r->machine ? ". " : "",
+                  attn_version(), r->description.device, isa_of(r), attn_cli_precision(r->precision), r->description.threads);
     fputs("</p>\n", to);
 }
 

@@ -92,8 +92,9 @@ static bool report_json(const info_options *o, const attn_description *d, const 
         json_t *one = json_device(each);
         if (one) json_array_append_new(devices, one);
     }
-    json_t *json = json_pack("{s:s,s:s,s:s?,s:s?,s:o,s:i,s:s?,s:o}", "command", "info", "version", attn_version(), "device", d->device,
-                             "isa", d->isa, "isas", isa_array(d->isas), "threads", d->threads, "pool", d->pool, "devices", devices);
+    json_t *json = json_pack("{s:s,s:s,s:s?,s:s?,s:s,s:o,s:i,s:s?,s:o}", "command", "info", "version", attn_version(), "device", d->device,
+                             "isa", d->isa, "precision", attn_cli_precision(o->device.precision), "isas", isa_array(d->isas), "threads",
+                             d->threads, "pool", d->pool, "devices", devices);
     if (json && o->measure) json_object_set_new(json, "ceilings", json_ceilings(values));
     return attn_cli_json_print(json);
 }
@@ -105,8 +106,8 @@ static void report_text(const info_options *o, const attn_description *d, const 
         if (one) printf(" %s", attn_cli_device(each));
         json_decref(one);
     }
-    printf("\ndevice    %s\nisas      %s\nisa       %s\nthreads   %d\npool      %s\n", d->device, d->isas ? d->isas : "none",
-           d->isa ? d->isa : "none", d->threads, d->pool ? d->pool : "none");
+    printf("\ndevice    %s\nisas      %s\nisa       %s\nprecision %s\nthreads   %d\npool      %s\n", d->device, d->isas ? d->isas : "none",
+           d->isa ? d->isa : "none", attn_cli_precision(o->device.precision), d->threads, d->pool ? d->pool : "none");
     if (o->measure) print_ceilings(values);
 }
 

@@ -23,6 +23,7 @@ bool attn_cli_real_parse(const char *text, double *value) {
 }
 
 const char *attn_cli_device(attn_device device) { return device == ATTN_REFERENCE ? "reference" : "cpu"; }
+const char *attn_cli_precision(attn_precision precision) { return precision == ATTN_FAST ? "fast" : "exact"; }
 const char *attn_cli_align(attn_align align) { return align == ATTN_BOTTOM_RIGHT ? "bottom-right" : "top-left"; }
 
 static bool align_parse(const char *text, attn_align *align) {
@@ -31,11 +32,12 @@ static bool align_parse(const char *text, attn_align *align) {
 }
 
 /* ---- the device ---- */
-enum { KEY_DEVICE = 1000, KEY_ISA, KEY_THREADS, KEY_PASSES, KEY_CHUNK };
+enum { KEY_DEVICE = 1000, KEY_ISA, KEY_PRECISION, KEY_THREADS, KEY_PASSES, KEY_CHUNK };
 
 static const struct argp_option device_options[] = {
     { "device", KEY_DEVICE, "DEVICE", 0, "cpu (the default) or reference", 10 },
-    { "isa", KEY_ISA, "ISA", 0, "Instruction set: scalar, avx2, avx512, neon, neonbf16; without it the best that the machine has", 10 },
+    { "isa", KEY_ISA, "ISA", 0, "Instruction set: scalar, avx2, avx512, avx512bf16, amx, neon, neonbf16; without it the best there is", 10 },
+    { "precision", KEY_PRECISION, "WORD", 0, "exact (the default), or fast: probabilities may be rounded to 16 bits", 10 },
     { "threads", KEY_THREADS, "N", 0, "Threads; 0, the default: one for each CPU", 10 },
     { "passes", KEY_PASSES, "P", 0, "Force 1 or 2 passes; 0, the default: the plan decides (the bits are the same)", 10 },
     { "chunk", KEY_CHUNK, "N", 0, "Keys to a chunk; 0: the library's default", 10 },
@@ -52,6 +54,10 @@ static error_t parse_device(int key, char *arg, struct argp_state *state) {
         return 0;
     case KEY_ISA:
         options->isa = arg;
+        return 0;
+    case KEY_PRECISION:
+        options->precision = strcmp(arg, "fast") == 0 ? ATTN_FAST : ATTN_EXACT;
+        if (strcmp(arg, attn_cli_precision(options->precision)) != 0) argp_error(state, "--precision %s: must be exact or fast", arg);
         return 0;
     case KEY_THREADS:
         if (!attn_cli_int_parse(arg, &number) || number < 0 || number > 1024)
@@ -86,8 +92,8 @@ attn_context *attn_cli_open(const attn_options *options) {
 
 void attn_cli_device_text(const attn_options *options, char *text, size_t size) {
     char number[64];
-    snprintf(text, size, "%s%s%s", options->device == ATTN_REFERENCE ? " --device reference" : "", options->isa ? " --isa " : "",
-             options->isa ? options->isa : "");
+    snprintf(text, size, "%s%s%s%s", options->device == ATTN_REFERENCE ? " --device reference" : "", options->isa ? " --isa " : "",
+             options->isa ? options->isa : "", options->precision == ATTN_FAST ? " --precision fast" : "");
     const struct {
         const char *name;
         int64_t value;

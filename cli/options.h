@@ -4,7 +4,7 @@
 #include "cli.h"
 #include <argp.h>
 
-/* --device --isa --threads --passes --chunk; the child's input is an attn_options that ATTN_OPTIONS_INIT set up. */
+/* --device --isa --precision --threads --passes --chunk; the child's input is an attn_options that ATTN_OPTIONS_INIT set up. */
 extern const struct argp attn_cli_device_argp;
 
 /* --causal --align --offset --window --scale --softcap --layout --type-out; the child's input is a problem_options of zeros. */
@@ -39,6 +39,7 @@ bool attn_cli_int_parse(const char *text, int64_t *value); /* the whole text, de
 bool attn_cli_real_parse(const char *text, double *value); /* the whole text; infinities and NaN too */
 const char *attn_cli_device(attn_device device);           /* "cpu", "reference" */
 const char *attn_cli_align(attn_align align);              /* "top-left", "bottom-right" */
+const char *attn_cli_precision(attn_precision precision);  /* "exact", "fast" */
 attn_context *attn_cli_open(const attn_options *options);  /* NULL after a complaint */
 /* The device options as a command line would spell them, each with a space in front; those that stand at their defaults left out. */
 void attn_cli_device_text(const attn_options *options, char *text, size_t size);

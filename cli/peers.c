@@ -84,6 +84,10 @@ static bool read_document(reader *r, peers *p) {
     if (threads != floor(threads) || threads > 65536) return complain(r, "threads", "must be a number of threads");
     p->threads = (int)threads;
     if (json_object_get(p->root, "isa") && !get_text(r, p->root, "isa", false, &p->isa)) return false;
+    const json_t *precision = json_object_get(p->root, "precision");
+    p->precision = precision && json_is_string(precision) && strcmp(json_string_value(precision), "fast") == 0 ? ATTN_FAST : ATTN_EXACT;
+    if (precision && p->precision == ATTN_EXACT && !(json_is_string(precision) && strcmp(json_string_value(precision), "exact") == 0))
+        return complain(r, "precision", "must be exact or fast");
     return read_entries(r, p);
 }
 

@@ -39,10 +39,11 @@ json_t *attn_cli_json_problem(const attn_problem *p) {
 }
 
 json_t *attn_cli_json_explanation(const attn_explanation *e) {
-    return json_pack("{s:s?,s:s?,s:s?,s:i,s:i,s:I,s:I,s:I,s:I,s:I,s:o,s:o,s:s}", "device", e->device, "isa", e->isa, "kernel", e->kernel,
-                     "passes", e->passes, "threads", e->threads, "chunk", (json_int_t)e->chunk, "chunks", (json_int_t)e->chunks, "rows",
-                     (json_int_t)e->rows, "jobs", (json_int_t)e->jobs, "workspace", (json_int_t)e->workspace, "bytes",
-                     attn_cli_json_real(e->bytes), "operations", attn_cli_json_real(e->operations), "reason", e->reason);
+    return json_pack("{s:s?,s:s?,s:s?,s:i,s:i,s:I,s:I,s:I,s:I,s:I,s:o,s:o,s:f,s:s}", "device", e->device, "isa", e->isa, "kernel",
+                     e->kernel, "passes", e->passes, "threads", e->threads, "chunk", (json_int_t)e->chunk, "chunks", (json_int_t)e->chunks,
+                     "rows", (json_int_t)e->rows, "jobs", (json_int_t)e->jobs, "workspace", (json_int_t)e->workspace, "bytes",
+                     attn_cli_json_real(e->bytes), "operations", attn_cli_json_real(e->operations), "weight_error", e->weight_error,
+                     "reason", e->reason);
 }
 
 bool attn_cli_json_print(json_t *json) {
@@ -80,7 +81,12 @@ void attn_cli_print_explanation(const attn_explanation *e) {
            word(e->kernel), e->passes, e->threads);
     printf("chunk       %lld keys\nchunks      %lld\nrows        %lld share one reading of K and V\njobs        %lld\n",
            (long long)e->chunk, (long long)e->chunks, (long long)e->rows, (long long)e->jobs);
-    printf("workspace   %zu bytes\nbytes       %.0f\noperations  %.0f\nreason      %s\n", e->workspace, e->bytes, e->operations, e->reason);
+    printf("workspace   %zu bytes\nbytes       %.0f\noperations  %.0f\n", e->workspace, e->bytes, e->operations);
+    if (e->weight_error > 0)
+        printf("weights     rounded, by up to %.3g of each\n", e->weight_error);
+    else
+        printf("weights     float32\n");
+    printf("reason      %s\n", e->reason);
 }
 
 void attn_cli_sizes_text(const attn_problem *p, char *text, size_t size) {
@@ -90,8 +96,9 @@ void attn_cli_sizes_text(const attn_problem *p, char *text, size_t size) {
 }
 
 void attn_cli_plan_text(const attn_explanation *e, char *text, size_t size) {
-    snprintf(text, size, "%s, %d pass%s, %lld chunk%s of %lld keys, %d thread%s", word(e->kernel), e->passes, e->passes == 1 ? "" : "es",
-             (long long)e->chunks, e->chunks == 1 ? "" : "s", (long long)e->chunk, e->threads, e->threads == 1 ? "" : "s");
+    snprintf(text, size, "%s%s, %d pass%s, %lld chunk%s of %lld keys, %d thread%s", word(e->kernel),
+             e->weight_error > 0 ? " with rounded weights" : "", e->passes, e->passes == 1 ? "" : "es", (long long)e->chunks,
+             e->chunks == 1 ? "" : "s", (long long)e->chunk, e->threads, e->threads == 1 ? "" : "s");
 }
 
 void attn_cli_time_text(double seconds, char *text, size_t size) {

@@ -170,9 +170,10 @@ typedef struct outcome {
 } outcome;
 
 static bool report_json(const run_options *o, const inputs *in, const outcome *got) {
-    json_t *json = json_pack("{s:s,s:s,s:s,s:s?,s:s,s:s?,s:o,s:f}", "command", "run", "version", attn_version(), "device",
-                             attn_cli_device(o->device.device), "isa", got->explanation.isa, "out", o->out, "lse", o->lse, "problem",
-                             attn_cli_json_problem(&in->problem), "seconds", got->seconds);
+    json_t *json =
+        json_pack("{s:s,s:s,s:s,s:s?,s:s,s:s,s:s?,s:o,s:f}", "command", "run", "version", attn_version(), "device",
+                  attn_cli_device(o->device.device), "isa", got->explanation.isa, "precision", attn_cli_precision(o->device.precision),
+                  "out", o->out, "lse", o->lse, "problem", attn_cli_json_problem(&in->problem), "seconds", got->seconds);
     if (json && o->verify) json_object_set_new(json, "verify", attn_cli_json_verdict(&in->problem, &in->args, &got->verdict));
     if (json && o->explain) json_object_set_new(json, "explain", attn_cli_json_explanation(&got->explanation));
     return attn_cli_json_print(json);
@@ -193,6 +194,7 @@ static void report_text(const run_options *o, const inputs *in, const outcome *g
 static bool compute(attn_context *context, const run_options *o, inputs *in, outcome *got) {
     verify_options verify = VERIFY_OPTIONS_INIT;
     if (!attn_cli_ok(attn_explain(context, &in->problem, &got->explanation))) return false;
+    verify.weight_error = got->explanation.weight_error;
     double begun = attn_cli_seconds();
     if (!attn_cli_ok(attn_forward(context, &in->problem, &in->args))) return false;
     got->seconds = attn_cli_seconds() - begun;

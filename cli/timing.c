@@ -29,6 +29,7 @@ double attn_cli_median(const double *values, int count) {
 static const ceiling_kind kinds[] = {
     { ATTN_DRAM_READ, "dram_read", "DRAM read", "GB/s", 0 },
     { ATTN_FMA_F32, "fma_f32", "f32 multiply-add", "GFLOP/s", ALL_TYPES },
+    { ATTN_DOT_BF16, "dot_bf16", "bf16 dot", "GFLOP/s", 1u << ATTN_BF16 },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 _Static_assert(KINDS <= (int)CEILINGS_MOST, "room for every ceiling");

@@ -16,6 +16,7 @@ typedef struct work {
     const attn_args *args;
     attn_context *reference;
     bound bound;
+    double weight_error;
     float *out, *lse; /* the reference's, for a piece; also room for a converted row */
     float *row;
     verdict *result;
@@ -92,7 +93,7 @@ static void compare_element(work *w, const int64_t index[4], float got, float wa
     if (isfinite(a)) { /* what overflows in the output's type is an infinity that stands for the next power of two */
         double near = attn_cli_clamp(type, want), mine = attn_cli_clamp(type, got);
         error_bound = 0.5 * attn_cli_ulp(type, near) + 0.5 * attn_cli_ulp(ATTN_F32, near) + 0x1p-24 * a * (8 + 2 * r->l + r->keys / 1024) +
-                      r->lost[index[3]] + 0x1p-149 * r->keys;
+                      w->weight_error * a + r->lost[index[3]] + 0x1p-149 * r->keys;
         ratio = ratio_of(mine, near, error_bound);
     } else {
         error_bound = 0;
@@ -179,7 +180,7 @@ static void close_work(work *w) {
 }
 
 bool attn_cli_verify(const attn_problem *p, const attn_args *args, const verify_options *options, verdict *result) {
-    work w = { .problem = p, .args = args, .result = result };
+    work w = { .problem = p, .args = args, .weight_error = options->weight_error, .result = result };
     double cost = attn_cli_pairs(p, args) * (double)p->heads_q * (double)(p->dim_qk + p->dim_v);
     memset(result, 0, sizeof *result);
     for (int64_t b = 0; b < p->batch; b++) result->rows += attn_cli_band(p, args, b).len_q * p->heads_q;

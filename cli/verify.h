@@ -19,13 +19,14 @@ typedef struct verdict {
 } verdict;
 
 typedef struct verify_options {
-    double limit;  /* multiply-adds up to which every row is compared; above, some are */
-    double budget; /* multiply-adds to spend on those */
-    uint64_t seed; /* of the choice of rows */
-    bool quiet;    /* no progress bar */
+    double limit;        /* multiply-adds up to which every row is compared; above, some are */
+    double budget;       /* multiply-adds to spend on those */
+    uint64_t seed;       /* of the choice of rows */
+    bool quiet;          /* no progress bar */
+    double weight_error; /* of attn_explanation: the bound of out grows by it */
 } verify_options;
 #define VERIFY_OPTIONS_INIT                                                                                                                \
-    { 2e9, 2e8, 1, false }
+    { 2e9, 2e8, 1, false, 0 }
 
 /* Reads args->out and args->lse as attn_forward left them. False after a complaint (no memory, say). */
 bool attn_cli_verify(const attn_problem *problem, const attn_args *args, const verify_options *options, verdict *verdict);

@@ -185,7 +185,8 @@ def main(words=None):
     cases = [("--case", name) for name in o.case] + [("--shape", text) for text in o.shape] or [("--case", name) for name in attn.cases()]
     about = attn.time(("--shape", "1,1,1,1,1"), "f32", 0)
     workers = start(o, about["threads"])
-    document = {"machine": about["machine"], "threads": about["threads"], "isa": about["isa"], "attn": about["version"], "entries": []}
+    document = {"machine": about["machine"], "threads": about["threads"], "isa": about["isa"], "precision": about["precision"],
+                "attn": about["version"], "entries": []}
     try:
         with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(o.out)), prefix="peers-") as folder:
             for case in cases if workers else []:

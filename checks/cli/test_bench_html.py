@@ -173,6 +173,8 @@ BAD = [
     ('{"machine": "", "threads": 1, "entries": {}}', "entries: must be an array"),
     ('{"machine": "", "threads": 1, "entries": [5]}', "entries[0]: must be an object"),
     ('{"machine": "", "threads": 1, "isa": "", "entries": []}', "isa: must not be empty"),
+    ('{"machine": "", "threads": 1, "precision": "slow", "entries": []}', "precision: must be exact or fast"),
+    ('{"machine": "", "threads": 1, "precision": 1, "entries": []}', "precision: must be exact or fast"),
     *((json.dumps({"machine": "", "threads": 1, "entries": [ENTRY, without(f)]}), f"entries[1].{f}: is missing") for f in ENTRY),
     *((json.dumps(document({f: v})), f"entries[0].{f}: must") for f, v in [
         ("case", ""), ("case", None), ("type", "f64"), ("peer", "x" * 201), ("peer", "\x1b[2J"), ("peer", "\x9b2J"), ("peer", "\u202e"), ("peer", "\ufffe"),

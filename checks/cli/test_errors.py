@@ -47,6 +47,7 @@ USAGE = [
     (["bench", "--shape", "1,3/2,3,4,5", "--seconds", "0"], ["heads_q", "multiple"]),
     (["info", "--isa", "mmx"], ["--isa mmx"]),
     (["info", "--device", "abacus"], ["--device abacus"]),
+    (["info", "--precision", "half"], ["--precision half", "exact or fast"]),
     (["info", "--threads", "-1"], ["--threads -1"]),
     (["info", "--threads", "1025"], ["--threads 1025"]),
     (["info", "--threads", "two"], ["--threads two"]),

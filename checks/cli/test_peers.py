@@ -49,7 +49,7 @@ def test_a_sitting(fake, binary, attn, tmp_path, capfd):
             "f32,bf16", "--seconds", "0", "--threads", "1", "--rounds", "2", "--isa", "scalar", "--html", "report.html"]
     assert fake.main(args) == 0
     found = json.loads(out.read_text())
-    assert found["threads"] == 1 and found["isa"] == "scalar" and {p.name for p in tmp_path.iterdir()} == {"fake_peer.py", "peers.json"}
+    assert found["threads"] == 1 and found["isa"] == "scalar" and found["precision"] == "exact" and {p.name for p in tmp_path.iterdir()} == {"fake_peer.py", "peers.json"}
     shown = [(e["case"], e["type"], e["peer"], e["version"]) for e in found["entries"]]
     assert shown == [(c, t, "fake", "3.2.1") for c in ("rows-2", "1,4/2,20,120,32,causal=bottom-right") for t in ("f32", "bf16")]
     for e in found["entries"]:

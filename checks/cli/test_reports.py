@@ -18,6 +18,14 @@ def isas(attn):
     return json.loads(attn("info", "--json").out)["isas"]
 
 
+PREFILL = ["1,2/1,300,600,64", "--type", "bf16", "--precision", "fast"]
+
+
+def fast_isas(attn):
+    """The instruction sets that round weights of bf16 in the precision fast."""
+    return [isa for isa in isas(attn) if json.loads(attn("explain", *PREFILL, "--isa", isa, "--json").out)["weight_error"] > 0]
+
+
 # ---- info ----
 def test_version_and_help(attn):
     version = attn("--version").out
@@ -31,13 +39,13 @@ def test_version_and_help(attn):
 
 def test_info(attn):
     text = attn("info").out
-    for word in ("version", "devices", "cpu", "reference", "isas", "scalar", "threads", "pool"):
+    for word in ("version", "devices", "cpu", "reference", "isas", "scalar", "precision exact", "threads", "pool"):
         assert word in text
 
 
 def test_info_json(attn):
     report = json.loads(attn("info", "--json", "--threads", "1").out)
-    assert set(report) == {"command", "version", "device", "isa", "isas", "threads", "pool", "devices"}
+    assert set(report) == {"command", "version", "device", "isa", "isas", "precision", "threads", "pool", "devices"}
     assert report["device"] == "cpu" and report["isa"] in report["isas"] and report["isas"][0] == "scalar" and report["threads"] == 1
     assert [d["device"] for d in report["devices"]] == ["cpu", "reference"]
 
@@ -45,7 +53,11 @@ def test_info_json(attn):
 def test_info_measures(attn):
     ceilings = json.loads(attn("info", "--measure", "--json").out)["ceilings"]
     assert set(ceilings) >= {"dram_read", "fma_f32"} and ceilings["dram_read"] > 1e8 and ceilings["fma_f32"] > 1e8
-    assert re.search(r"dram_read +[\d.]+ GB/s\nfma_f32 +[\d.]+ GFLOP/s", attn("info", "--measure").out)
+    text = attn("info", "--measure").out
+    assert re.search(r"dram_read +[\d.]+ GB/s\nfma_f32 +[\d.]+ GFLOP/s", text)
+    if fast_isas(attn):  # whose matrices of bf16 are what rounds
+        assert ceilings["dot_bf16"] > 1e8 and re.search(r"dot_bf16 +[\d.]+ GFLOP/s", text)
+    assert "dot_bf16" not in json.loads(attn("info", "--measure", "--json", "--isa", "scalar").out)["ceilings"]
 
 
 # ---- explain ----
@@ -59,7 +71,8 @@ def test_explain_json(attn):
     args = ["explain", "--shape", "2,8/2,10,20,64/32,causal=bottom-right", "--type", "f16", "--type-out", "f32", "--mask", "bool", "--json"]
     report = json.loads(attn(*args).out)
     assert set(report) == {"device", "isa", "kernel", "passes", "threads", "chunk", "chunks", "rows", "jobs", "workspace", "bytes", "operations",
-                           "reason", "problem"}
+                           "weight_error", "reason", "problem"}
+    assert report["weight_error"] == 0
     assert report["operations"] == 2 * (64 + 32) * 2 * 8 * sum(range(11, 21))
     problem = report["problem"]
     assert (problem["type_q"], problem["type_out"], problem["type_mask"], problem["align"], problem["right"], problem["dim_v"]) == (
@@ -69,6 +82,14 @@ def test_explain_json(attn):
 def test_explain_takes_cases_and_bands(attn):
     report = json.loads(attn("explain", "--case", "P1", "--window", "7,0", "--offset", "1", "--json").out)
     assert (report["problem"]["left"], report["problem"]["right"], report["problem"]["offset"]) == (7, 0, 1)
+
+
+def test_explain_precision(attn):
+    for isa in isas(attn):
+        fast = json.loads(attn("explain", *PREFILL, "--isa", isa, "--json").out)["weight_error"]
+        assert fast in (0, 2**-8) and ("weights     rounded, by up to 0.00391" if fast else "weights     float32") in attn("explain", *PREFILL, "--isa", isa).out
+        for args in (["1,2/1,1,600,64", *PREFILL[1:]], [*PREFILL, "--precision", "exact"], PREFILL[:-2]):  # a decode step; exact
+            assert "weights     float32" in attn("explain", *args, "--isa", isa).out
 
 
 # ---- check ----
@@ -91,6 +112,18 @@ def test_check_on_every_isa(attn):
         assert "isa %s," % isa in attn("check", "--isa", isa, "--case", "everything").out
 
 
+def test_check_fast(attn):
+    """The bound is the declared one: wider than exact's, and error enough to fill more of it than exact does."""
+    for isa in fast_isas(attn):
+        for name in ("P1.small", "everything"):
+            text = attn("check", "--isa", isa, "--precision", "fast", "--case", name, "--type", "bf16").out
+            assert "isa %s, precision fast," % isa in text and text.endswith("1 passed, 0 failed\n")
+        verify = [json.loads(attn("check", "--isa", isa, "--precision", p, "--seed", "1", "--case", "P1.small", "--type", "bf16", "--json").out)["cases"][0]
+                  for p in ("exact", "fast")]
+        exact, fast = (case["verify"]["correctly_rounded"] for case in verify)
+        assert exact > 0.99 > fast and " --precision fast" in verify[1]["command"] and "--precision" not in verify[0]["command"]
+
+
 def test_check_the_reference_itself(attn):
     assert attn("check", "--device", "reference", "--case", "everything").out.endswith("3 passed, 0 failed\n")
 
@@ -111,7 +144,7 @@ def test_check_origin_in_plain_words(attn):
 
 def test_check_json(attn):
     report = json.loads(attn("check", "--case", "D2.small", "--seed", "4", "--json").out)
-    assert set(report) == {"command", "version", "device", "isa", "threads", "seed", "seconds", "passed", "failed", "worst_ratio", "worst_case", "cases", "failures"}
+    assert set(report) == {"command", "version", "device", "isa", "precision", "threads", "seed", "seconds", "passed", "failed", "worst_ratio", "worst_case", "cases", "failures"}
     assert (report["passed"], report["failed"], report["failures"], report["seed"]) == (3, 0, [], 4)
     assert [case["problem"]["type_q"] for case in report["cases"]] == ["f32", "f16", "bf16"]
     assert all(case["verify"]["passed"] and case["stray_bytes"] == 0 for case in report["cases"])
@@ -125,7 +158,7 @@ def test_every_listed_name_is_taken(attn):
 
 
 # ---- bench ----
-FIELDS = {"command", "version", "machine", "case", "shape", "device", "isa", "type", "threads", "seconds_median", "bytes", "operations", "ceiling",
+FIELDS = {"command", "version", "machine", "case", "shape", "device", "isa", "precision", "type", "threads", "seconds_median", "bytes", "operations", "ceiling",
           "ceiling_value", "ceiling_spread", "seconds_floor", "share", "error", "bound", "error_relative", "runs", "copies", "plan"}
 
 
@@ -150,6 +183,16 @@ def test_bench(attn, tmp_path):
 def test_bench_options(attn):
     lines = attn("bench", "--shape", "1,4/2,20,120,32", "--type", "f16,f32", "--seconds", "0", "--mask", "all-true", "--layout", "blhd", "--json", "-").out
     assert [json.loads(line)["type"] for line in lines.splitlines()] == ["f32", "f16"]
+
+
+def test_bench_fast(attn):
+    for isa in fast_isas(attn):
+        for precision in ("exact", "fast"):
+            args = ["bench", "--shape", PREFILL[0], "--type", "bf16", "--seconds", "0", "--isa", isa, "--precision", precision]
+            row = json.loads(attn(*args, "--json", "-").out)
+            assert row["precision"] == precision and ("with rounded weights" in row["plan"]) == (precision == "fast")
+            assert row["ceiling"] in ("dot_bf16", "dram_read") and row["error_relative"] < 8e-3
+        assert "isa %s, precision fast," % isa in attn(*args).out
 
 
 # ---- the progress bar ----

@@ -251,7 +251,7 @@ def test_verify_samples_what_is_large(attn, qkv):
 def test_json(attn, qkv):
     args, _ = qkv(types=("f16",) * 3)
     report = json.loads(attn("run", *args, "-o", "out.npy", "--lse", "lse.npy", "--verify", "--explain", "--json", "--causal").out)
-    assert set(report) == {"command", "version", "device", "isa", "out", "lse", "problem", "seconds", "verify", "explain"}
+    assert set(report) == {"command", "version", "device", "isa", "precision", "out", "lse", "problem", "seconds", "verify", "explain"}
     problem = report["problem"]
     assert (problem["type_q"], problem["heads_kv"], problem["len_kv"], problem["right"], problem["left"]) == ("f16", 2, 7, 0, -1)
     verify = report["verify"]
