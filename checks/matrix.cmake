@@ -1,4 +1,4 @@
-# The same checks by another compiler, under sanitizers and under valgrind. Each variant is a build folder of its own below this one, made by
+# The same checks by another compiler, under sanitizers, with AMX in plain C, and under valgrind. Each variant is a build folder of its own below this one, made by
 # a test that the variant's other tests wait for.
 
 # attn_variant(NAME COMPILER SCALE PROGRAMS OPTION...): SCALE times as many random cases as usual, for what runs slowly.
@@ -26,6 +26,7 @@ foreach(fuzzer IN LISTS fuzzers)
     set(asan_${fuzzer}_arguments ${fuzz_arguments})
 endforeach()
 set(asan_check_ladder_arguments 1000 200) # seed and count: the random cases only, the listed ones take minutes
+set(tiles_check_ladder_arguments 1000 200)
 
 set(checked -DCMAKE_BUILD_TYPE=RelWithDebInfo)
 attn_variant(clang clang-14 0.5 "${programs}" -DCMAKE_BUILD_TYPE=Release)
@@ -33,6 +34,15 @@ attn_variant(asan clang-14 0.2 "${programs};${fuzzers}" ${checked} -DATTN_SANITI
 attn_variant(poolless gcc 0.2 "check_pool;check_threads;check_context"
     -DCMAKE_BUILD_TYPE=Debug -DATTN_WITH_PTHREADPOOL=OFF -DATTN_BUILD_CLI=OFF)
 attn_variant(tsan clang-14 0.2 "check_pool;check_threads" ${checked} -DATTN_SANITIZE=thread -DATTN_BUILD_CLI=OFF)
+
+# The ISA amx in plain C, on every machine: its logic, not its instructions. Slow, so few cases.
+attn_variant(tiles gcc 0.05 "check_ladder;check_laws;check_bits;check_guard;check_range;check_visible"
+    -DCMAKE_BUILD_TYPE=Release -DATTN_EMULATE_TILES=ON -DATTN_BUILD_CLI=OFF)
+if(ATTN_BUILD_CLI)
+    attn_check_python(tiles.onnx tiles 300 ${PROJECT_BINARY_DIR}/tiles "${PROJECT_BINARY_DIR}/tiles/checks/with_isa;amx"
+        conformance/test_onnx.py)
+    set_tests_properties(tiles.onnx PROPERTIES FIXTURES_REQUIRED tiles)
+endif()
 
 # Bad files and bad usage are where a command reads out of bounds; what computes for long is left out.
 if(ATTN_BUILD_CLI)
