@@ -46,7 +46,7 @@ endif()
 
 # Bad files and bad usage are where a command reads out of bounds; what computes for long is left out.
 if(ATTN_BUILD_CLI)
-    attn_check_python(asan.cli asan 600 ${PROJECT_BINARY_DIR}/asan "" cli --ignore=cli/test_reports.py -k "not samples_what_is_large")
+    attn_check_python(asan.cli asan 1200 ${PROJECT_BINARY_DIR}/asan "" cli --ignore=cli/test_reports.py -k "not samples_what_is_large")
     set_tests_properties(asan.cli PROPERTIES FIXTURES_REQUIRED asan)
 endif()
 

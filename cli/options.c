@@ -36,7 +36,8 @@ enum { KEY_DEVICE = 1000, KEY_ISA, KEY_PRECISION, KEY_THREADS, KEY_PASSES, KEY_C
 
 static const struct argp_option device_options[] = {
     { "device", KEY_DEVICE, "DEVICE", 0, "cpu (the default) or reference", 10 },
-    { "isa", KEY_ISA, "ISA", 0, "Instruction set: scalar, avx2, avx512, avx512bf16, amx, neon, neonbf16; without it the best there is", 10 },
+    { "isa", KEY_ISA, "ISA", 0, "Instruction set: scalar, avx2, avx512, avx512bf16, amx, neon, neonbf16; without it the best there is",
+      10 },
     { "precision", KEY_PRECISION, "WORD", 0, "exact (the default), or fast: probabilities may be rounded to 16 bits", 10 },
     { "threads", KEY_THREADS, "N", 0, "Threads; 0, the default: one for each CPU", 10 },
     { "passes", KEY_PASSES, "P", 0, "Force 1 or 2 passes; 0, the default: the plan decides (the bits are the same)", 10 },

@@ -2,10 +2,10 @@
  * would not treat as float32 arithmetic does (NaN, Inf, what is near float32's ends) make their row of q, k or v "unusual": it takes part
  * as zeros. What rows that see an unusual row of v miss is added in float32; rows that see one of k, or are one of q, are done again the
  * thin way, alone. No other row can tell. */
-/* 2^-100 and 2^60: products and sums of numbers between are far from float32's ends, and so are the parts of such numbers. */
-#define USUAL_LEAST 0x1p-100f
+/* 2^-64 and 2^60: products of numbers between, sums of them and their parts are far from float32's ends. */
+#define USUAL_LEAST 0x1p-64f
 #define USUAL_LIMIT 0x1p60f
-enum { USUAL_LEAST_BF16 = (127 - 100) << 7, USUAL_LIMIT_BF16 = (127 + 60) << 7 };
+enum { USUAL_LEAST_BF16 = (127 - 64) << 7, USUAL_LIMIT_BF16 = (127 + 60) << 7 };
 
 /* A row of bf16, zeros behind it up to `padded` (a multiple of 32); whether any of it is unusual. */
 static bool copy_bf16(uint16_t *to, int64_t padded, const uint16_t *from, int64_t dim) {
