@@ -1,7 +1,7 @@
 /* tile.tmpl.h: the tile way: scores and values as products of matrices of bf16 numbers (tile.h), rows in strips. Elements that the products
- * would not treat as float32 arithmetic does (NaN, Inf, what is near float32's ends) make their row of q, k or v "unusual": it takes part
- * as zeros. What rows that see an unusual row of v miss is added in float32; rows that see one of k, or are one of q, are done again the
- * thin way, alone. No other row can tell. */
+ * would not treat as float32 arithmetic does (NaN, Inf, what is near float32's ends) are "unusual". Those of v take part as zeros, and what
+ * rows that see them miss is added in float32; rows of q and k that hold any take part as zeros, and rows that are one or see one are done
+ * again the thin way, alone. Nothing else can tell. */
 /* 2^-64 and 2^60: products of numbers between, sums of them and their parts are far from float32's ends. */
 #define USUAL_LEAST 0x1p-64f
 #define USUAL_LIMIT 0x1p60f
@@ -106,11 +106,30 @@ static void pack_keys(const attn_work *w, const attn_tile_scratch *s) {
     }
 }
 
+static bool is_usual(float x) { return x == 0.0f || (fabsf(x) >= USUAL_LEAST && fabsf(x) < USUAL_LIMIT); }
+
+/* A row of values as float32 into the scratch, with zeros for what is unusual. */
+static void load_usual(const attn_work *w, const void *from) {
+    load(w->convert, from, w->type_v, w->dim_v);
+    for (int64_t d = 0; d < w->dim_v; d++)
+        if (!is_usual(w->convert[d])) w->convert[d] = 0.0f;
+}
+
+/* A row of values in parts; whether any of it is unusual, and 0 then. */
+static bool split_values(const attn_work *w, uint16_t *to, int64_t padded, const void *from) {
+    if (!split_row(to, padded, from, w->type_v, w->dim_v, w->convert)) return false;
+    load_usual(w, from);
+    split(to, padded, w->convert, w->type_v, w->dim_v);
+    return true;
+}
+
 /* Values of keys j and j + 1 as float32, [panel][key][16], for weights that are not in parts. */
 static void float_values(const attn_work *w, const attn_tile_scratch *s, int j) {
     for (int i = j; i < j + 2; i++) {
         const void *from = key_row(w, w->v, w->v_row, i);
-        if (from && !s->unusual_v[i])
+        if (from && s->unusual_v[i])
+            load_usual(w, from);
+        else if (from)
             load(w->convert, from, w->type_v, w->dim_v);
         else
             memset(w->convert, 0, (size_t)attn_tile_round(w->dim_v, LANES) * sizeof *w->convert);
@@ -128,8 +147,7 @@ static void pack_values(const attn_work *w, const attn_tile_scratch *s, int weig
     memset(s->unusual_v, 0, ATTN_BLOCK);
     for (int j = w->first / 32 * 32; j < w->end || j % 32; j += 2) {
         for (int i = 0; i < 2; i++)
-            s->unusual_v[j + i] =
-                split_row(s->rows + i * parts * padded, padded, key_row(w, w->v, w->v_row, j + i), w->type_v, w->dim_v, w->convert);
+            s->unusual_v[j + i] = split_values(w, s->rows + i * parts * padded, padded, key_row(w, w->v, w->v_row, j + i));
         if (!weight_parts) {
             float_values(w, s, j);
             continue;
@@ -306,8 +324,9 @@ static void add_unusual(const attn_work *w, const attn_tile_scratch *s, int row,
             float *o = w->state.o + (row + r) * w->o_stride;
             if (!sees(w, row + r, j)) continue;
             int at = weight_at(r, j / 32 * 32, weight_parts) + (weight_parts ? j % 32 : j % 32 / 16 * 512 + j % 16 * 2);
-            vec weight = vec_set1(weight_of(s->p + at, weight_parts));
-            for (int64_t d = 0; d < w->dim_v; d += LANES) vec_store(o + d, vec_fma(weight, vec_load(w->convert + d), vec_load(o + d)));
+            float weight = weight_of(s->p + at, weight_parts);
+            for (int64_t d = 0; d < w->dim_v; d++)
+                if (!is_usual(w->convert[d])) o[d] += weight * w->convert[d];
         }
     }
 }

@@ -7,7 +7,10 @@
 
 enum { TILE_BLOCK = 256, EXACT_PARTS = 3, ROWS_AT_ONCE = 32 };
 
-static bool tiles(const attn_problem *p) { return fabsf(p->scale) <= 0x1p30f; }
+/* float32 takes six products for one, and the wide way is as fast or faster. */
+static bool tiles(const attn_problem *p) {
+    return p->type_q != ATTN_F32 && p->type_k != ATTN_F32 && p->type_v != ATTN_F32 && fabsf(p->scale) <= 0x1p30f;
+}
 
 /* Weights as good as the values' type, or exact. */
 static int parts_of_weights(const attn_work *w) { return w->fast ? attn_tile_parts(w->type_v) : EXACT_PARTS; }
