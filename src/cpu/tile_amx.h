@@ -100,16 +100,20 @@ static void tile_values(const attn_work *w, float *o, int64_t ldo, const uint16_
     amx_product(o, ldo, &a, rows, &b, (int)((w->dim_v + 15) / 16), keys / 32);
 }
 
+/* On numbers of all kinds: products of zeros run a quarter faster. */
 static double dot_rate(int64_t rounds) {
+    uint16_t numbers[2][512];
+    for (uint32_t i = 0; i < 1024; i++) numbers[i / 512][i % 512] = (uint16_t)(0x3f00 | (i * 2654435761u >> 9 & 0x80ff));
     tile_configure();
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    _tile_zero(4);
-    _tile_zero(5);
-    _tile_zero(6);
-    _tile_zero(7);
+    __asm__ volatile("" : : "r"(numbers) : "memory");
+    _tile_loadd(4, numbers[0], 64);
+    _tile_loadd(5, numbers[1], 64);
+    _tile_loadd(6, numbers[1], 64);
+    _tile_loadd(7, numbers[0], 64);
     for (int64_t n = 0; n < rounds; n += 16) { /* a step does as much as many vector instructions */
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
