@@ -1,4 +1,4 @@
-/* isa_amx.c: the kernels in AVX-512 with AMX for the tile way, for queries, keys and values of any type (compiled with their flags); or, to
+/* isa_amx.c: the kernels in AVX-512 with AMX for the tile way, for f16 and bf16 (compiled with their flags); or, to
  * be checked on any machine, in plain C. */
 #define ISA amx
 #ifdef ATTN_EMULATE_TILES
