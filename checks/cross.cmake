@@ -46,6 +46,9 @@ function(attn_cross name scale programs)
         list(APPEND tests ${name}.${program})
     endforeach()
     set_tests_properties(${tests} PROPERTIES FIXTURES_REQUIRED ${name} ENVIRONMENT "ATTN_CHECK_SCALE=${scale}")
+    if(CMAKE_SYSTEM_NAME STREQUAL "Windows")
+        set_tests_properties(${tests} PROPERTIES RESOURCE_LOCK wine)
+    endif()
 endfunction()
 
 set(cross_check_ladder_arguments 1000 100) # seed and count: the random cases only
