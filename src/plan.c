@@ -85,9 +85,7 @@ static size_t lay_scratch(const attn_plan *plan, const attn_problem *problem, vo
     int64_t o_rows = thin ? plan->rows : rows, dim = problem->dim_qk > problem->dim_v ? problem->dim_qk : problem->dim_v;
     /* Staged keys: what a wide kernel converts, what masks hide from all, and what a band or a mask hides from one row of a NaN. */
     s->q = take(base, &at, o_rows * plan->q_stride, sizeof *s->q);
-    int64_t packed = plan->packs ? 2 * o_rows * plan->q_stride * (int64_t)sizeof(float) : 0;
-    if (tile) packed += attn_tile_packed(rows, problem->dim_qk, problem->type_q);
-    s->packed = take(base, &at, packed, 1);
+    s->packed = take(base, &at, tile ? attn_tile_packed(rows, problem->dim_qk, problem->type_q) : 0, 1);
     s->scores = take(base, &at, (tile ? ATTN_STRIP : o_rows) * ATTN_SCORES_LD, sizeof *s->scores);
     s->convert = take(base, &at, ATTN_RUN * round_up(dim, ATTN_SET_MAX), sizeof *s->convert);
     size_t tiles = tile ? attn_tile_lay(NULL, problem->dim_qk, problem->dim_v, problem->type_k, problem->type_v).size : 0;
@@ -115,7 +113,6 @@ void attn_plan_make(const attn_machine *machine, const attn_problem *problem, at
     /* All rows at full length decide: a sequence of fewer may be exact, none is worse. */
     if (machine->fast && plan->tiles && plan->rows > machine->kernels->thin_rows)
         plan->weight_error = machine->kernels->weight_error(problem);
-    plan->packs = machine->kernels->begin != NULL;
     plan->way = attn_plan_way(plan, machine->kernels, plan->rows);
     plan->masked = problem->type_mask != ATTN_NONE;
     const int64_t most = plan->way == ATTN_TILE ? machine->kernels->tile_block : ATTN_ROWS;

@@ -25,7 +25,6 @@ typedef struct attn_plan {
     int64_t state_rows;         /* rows of a key head in the states region, padded */
     attn_way way;               /* at full length */
     bool tiles, masked;         /* rows beyond the thin way's go the tile way; a mask is given */
-    bool packs;                 /* the kernels prepare queries for themselves */
     double bytes, operations;
     double weight_error;                          /* what a probability may lose, relative to it */
     size_t regions_size, scratch_size, workspace; /* bytes */
@@ -49,8 +48,8 @@ attn_regions attn_plan_regions(const attn_plan *plan, const attn_problem *proble
 
 /* One slot's scratch; rows are of a row block. */
 typedef struct attn_scratch {
-    float *q, *packed, *scores, *convert, *bias, *slopes, *diagonal;
-    void *tile;
+    float *q, *scores, *convert, *bias, *slopes, *diagonal;
+    void *packed, *tile;
     int32_t *lo, *hi;
     const float **bias_rows;
     const void **mask_rows;

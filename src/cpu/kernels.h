@@ -45,8 +45,8 @@ typedef struct attn_work {
     int64_t k_ahead, v_ahead;  /* bytes from a row to one that will be read a while later: thin kernels prefetch there */
     const unsigned char *seen; /* NULL, or [ATTN_BLOCK]: rows of keys with 0 here must not be read */
     float *scores, *convert;   /* scratch: see attn_plan */
-    float *packed;             /* 2 * rows * q_stride: what `begin` makes of the queries for every block of keys */
-    void *tile;                /* tile way: attn_tile_size bytes of scratch */
+    void *packed;              /* tile way: what `begin` makes of the queries for every block of keys; see attn_tile_packed */
+    void *tile;                /* tile way: scratch; see attn_tile_lay */
     attn_states state;         /* the result */
 } attn_work;
 
