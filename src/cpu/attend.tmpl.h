@@ -119,17 +119,13 @@ static void thin_bias(const attn_work *w, int row, float *s) {
     }
 }
 
-/* The shift by the maximum is added to the exact product with the scale: one rounding. But the maximum is a rounded product, and from here
- * on what it lost in rounding is itself a score of some size: products are then rounded like the maximum, first. */
-#define LARGE 0x1p20f
-
-static void thin_softmax(const attn_work *w, int row) {
-    float *s = w->scores + row * ATTN_SCORES_LD;
-    const int lo = w->lo[row], hi = w->hi[row], from = w->first / LANES * LANES;
-    const float scale = plain(w) ? w->scale : 1.0f;
-    vec top = vec_set1(-INFINITY), sum = vec_zero();
+/* Scale, softcap, slopes, mask, lengths and band on a row's scores, from the group of keys that holds w->first to the one that holds
+ * w->end - 1; the largest. Groups may hold keys that a mask hides from all: no scores of theirs. */
+static inline float row_scores(const attn_work *w, int row, float *s, int group) {
+    const int lo = w->lo[row] > w->first ? w->lo[row] : w->first, hi = w->hi[row] < w->end ? w->hi[row] : w->end;
+    vec top = vec_set1(-INFINITY);
     if (!plain(w)) thin_bias(w, row, s);
-    for (int j = from; j < w->end; j += LANES) {
+    for (int j = w->first / group * group; j < w->end || j % group; j += LANES) {
         vec x = vec_load(s + j);
         if (j < lo || j + LANES > hi) {
             x = band(x, vec_add(vec_iota(), vec_set1((float)j)), vec_set1((float)lo), vec_set1((float)hi));
@@ -137,10 +133,20 @@ static void thin_softmax(const attn_work *w, int row) {
         }
         top = vec_max(x, top);
     }
-    const float m = vec_hmax(top) * scale;
+    return vec_hmax(top) * (plain(w) ? w->scale : 1.0f);
+}
+
+/* The shift by the maximum is added to the exact product with the scale: one rounding. But the maximum is a rounded product, and from here
+ * on what it lost in rounding is itself a score of some size: products are then rounded like the maximum, first. */
+#define LARGE 0x1p20f
+
+static void thin_softmax(const attn_work *w, int row) {
+    float *s = w->scores + row * ATTN_SCORES_LD;
+    const float scale = plain(w) ? w->scale : 1.0f, m = row_scores(w, row, s, LANES);
+    vec sum = vec_zero();
     const bool large = fabsf(m) > LARGE;
     vec first = vec_set1(large ? scale : 1.0f), then = vec_set1(large ? 1.0f : scale), shift = vec_sub(vec_zero(), not_empty(vec_set1(m)));
-    for (int j = from; j < w->end;) {
+    for (int j = w->first / LANES * LANES; j < w->end;) {
         vec chain = vec_zero();
         do {
             vec p = vec_exp(vec_fma(vec_mul(vec_load(s + j), first), then, shift));

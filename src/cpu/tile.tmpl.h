@@ -187,24 +187,6 @@ static ALWAYS_INLINE void store_weights(uint16_t *to, int parts, vec *weight) {
     vec_store_bf16_32(to + (parts - 1) * ATTN_TILE_P_PART, weight);
 }
 
-/* Scale, softcap, slopes, mask, lengths and band on a row's scores, for the 32-key tiles from the one of w->first to the one of
- * w->end - 1; the largest. */
-static float row_scores(const attn_work *w, int row, float *s) {
-    const int from = w->first / 32 * 32; /* whole tiles hold keys that a mask hides from all: no scores of theirs */
-    const int lo = w->lo[row] > w->first ? w->lo[row] : w->first, hi = w->hi[row] < w->end ? w->hi[row] : w->end;
-    vec top = vec_set1(-INFINITY);
-    if (!plain(w)) thin_bias(w, row, s);
-    for (int j = from; j < w->end || j % 32; j += LANES) {
-        vec x = vec_load(s + j);
-        if (j < lo || j + LANES > hi) {
-            x = band(x, vec_add(vec_iota(), vec_set1((float)j)), vec_set1((float)lo), vec_set1((float)hi));
-            vec_store(s + j, x);
-        }
-        top = vec_max(x, top);
-    }
-    return vec_hmax(top) * (plain(w) ? w->scale : 1.0f);
-}
-
 /* A row's weights from its scores s and their maximum m, and the sum of them. In `brief` they are powers of two of (s - m) log2(e), one
  * rounding each for both. */
 static ALWAYS_INLINE float row_weights(const attn_work *w, bool brief, const float *s, float m, uint16_t *p, int parts) {
@@ -232,7 +214,7 @@ static ALWAYS_INLINE float row_weights(const attn_work *w, bool brief, const flo
 }
 
 static void tile_softmax(const attn_work *w, int row, float *s, uint16_t *p, int parts) {
-    const float m = w->state.m[row] = row_scores(w, row, s);
+    const float m = w->state.m[row] = row_scores(w, row, s, 32);
     float *l = w->state.l + row;
     if (parts == 1)
         *l = fabsf(m) > LARGE ? row_weights(w, false, s, m, p, 1) : row_weights(w, true, s, m, p, 1);
@@ -295,9 +277,7 @@ static void empty_row(const attn_work *w, int row) {
     memset(w->state.o + row * w->o_stride, 0, (size_t)w->o_stride * sizeof(float));
 }
 
-static const uint16_t *packed_queries(const attn_work *w) {
-    return (const uint16_t *)(const void *)((const char *)w->packed + attn_tile_round(w->rows, 64));
-}
+static uint16_t *packed_queries(const attn_work *w) { return (uint16_t *)(void *)((char *)w->packed + attn_tile_round(w->rows, 64)); }
 
 /* Each row fetches its share of the next block's keys and values: packing them would wait for memory. */
 static void prefetch_share(const attn_work *w, int row) {
@@ -365,7 +345,7 @@ static bool sees_unusual_key(const attn_work *w, int row, const unsigned char *u
 static void tile_attend(const attn_work *w) {
     attn_tile_scratch s = attn_tile_lay(w->tile, w->dim_qk, w->dim_v, w->type_k, w->type_v);
     const int weight_parts = parts_of_weights(w);
-    const unsigned char *unusual_rows = (const unsigned char *)w->packed;
+    const unsigned char *unusual_rows = w->packed;
     pack_keys(w, &s);
     pack_values(w, &s, weight_parts);
     for (int row = 0; row < w->rows; row += ATTN_STRIP)
@@ -380,8 +360,8 @@ static void tile_begin(const attn_work *w) {
     if (w->way != ATTN_TILE) return;
     const int64_t padded = attn_tile_round(w->dim_qk, 32), part = attn_tile_q_part(w->rows, w->dim_qk);
     const int parts = attn_tile_parts(w->type_q);
-    unsigned char *unusual = (unsigned char *)w->packed;
-    uint16_t *to = (uint16_t *)(void *)((char *)w->packed + attn_tile_round(w->rows, 64));
+    unsigned char *unusual = w->packed;
+    uint16_t *to = packed_queries(w);
     attn_tile_scratch s = attn_tile_lay(w->tile, w->dim_qk, w->dim_v, w->type_k, w->type_v);
     for (int row = 0; row < (w->rows + ATTN_STRIP - 1) / ATTN_STRIP * ATTN_STRIP; row++) {
         const bool there = row < w->rows;
