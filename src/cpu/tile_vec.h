@@ -111,11 +111,7 @@ static double dot_rate(int64_t rounds) {
     vec a = vec_set1_unit((const uint16_t *)&small), b = vec_set1_unit((const uint16_t *)&one);
     UNROLL for (int i = 0; i < CHAINS; i++) acc[i] = vec_set1((float)i);
     for (int64_t n = 0; n < rounds; n++) UNROLL for (int i = 0; i < CHAINS; i++) acc[i] = vec_dot(a, b, acc[i]);
-    float sink[LANES];
-    vec sum = vec_zero();
-    UNROLL for (int i = 0; i < CHAINS; i++) sum = vec_add(sum, acc[i]);
-    vec_store(sink, sum);
-    __asm__ volatile("" : : "r"(sink) : "memory");
+    use_up(acc, CHAINS);
     return (double)rounds * CHAINS * LANES * 4.0;
 }
 #endif
