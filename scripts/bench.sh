@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # bench.sh BUILD PEERS [OPTION...]: times ours and the peers (torch, onnxruntime, with commas; none) and prints the table, with options of
-# attn bench; leaves BUILD/peers.json and BUILD/bench.html. The peers' Python packages are installed into build/peers on first use.
+# attn bench and --rounds=N (how often each peer has its turn); leaves BUILD/peers.json and BUILD/bench.html. The peers' Python packages are
+# installed into build/peers on first use.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 peers=$2
@@ -24,9 +25,19 @@ if [[ -z ${ATTN_PEERS_PYTHON-} ]] && ! cmp -s $requirements build/peers/requirem
 fi
 PYTHONDONTWRITEBYTECODE=1 "$python" bench/peers/peers.py --attn "$build/attn" --out "$build/peers.json" --peers "$peers" "$@"
 
-page=(--html "$build/bench.html")
-for word in "$@"; do [[ $word != --html* ]] || page=(); done
+page=(--html "$build/bench.html") ours=()
+while (($#)); do
+    case $1 in
+    --rounds) shift ;; # of the peers alone, as is --rounds=N
+    --rounds=*) ;;
+    *)
+        [[ $1 != --html* ]] || page=()
+        ours+=("$1")
+        ;;
+    esac
+    shift || break
+done
 result=0
-"$build/attn" bench --compare "$build/peers.json" "${page[@]}" "$@" || result=$?
+"$build/attn" bench --compare "$build/peers.json" "${page[@]}" "${ours[@]}" || result=$?
 [[ $result != 0 || ${#page[@]} == 0 ]] || echo "the same as a page: $build/bench.html"
 exit $result
