@@ -4,12 +4,12 @@ import dataclasses
 import numpy as np
 
 import fills
-import libattn
+import native
 import regions
 import tensors
 
-TYPES = {"f32": libattn.F32, "f16": libattn.F16, "bf16": libattn.BF16}
-NUMPY_TYPES = {np.dtype(fills.DTYPES[name]): code for name, code in TYPES.items()} | {np.dtype(np.bool_): libattn.BOOL}
+TYPES = {"f32": native.F32, "f16": native.F16, "bf16": native.BF16}
+NUMPY_TYPES = {np.dtype(fills.DTYPES[name]): code for name, code in TYPES.items()} | {np.dtype(np.bool_): native.BOOL}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Prepared:
     def _describe(self):
         problem = self.problem
         B, Hq, Hkv, Lq, Lk, D, Dv = problem.sizes
-        c = self.context.problem(libattn.BHLD, TYPES[problem.dtype], B, Hq, Hkv, Lq, Lk, D)
+        c = self.context.problem(native.BHLD, TYPES[problem.dtype], B, Hq, Hkv, Lq, Lk, D)
         c.dim_v, c.type_out = Dv, TYPES[self.dtype_out]
         c.type_q, c.type_k, c.type_v = (NUMPY_TYPES[array.dtype] for array in (problem.q, problem.k, problem.v))
         for name, tensor in [*((n, self.inputs[n]) for n in ("q", "k", "v")), ("out", self.out), ("lse", self.lse)]:
@@ -92,7 +92,7 @@ class Prepared:
         if problem.scale is not None:
             c.scale = problem.scale
         c.softcap = problem.softcap
-        c.align = libattn.BOTTOM_RIGHT if problem.bottom_right else libattn.TOP_LEFT
+        c.align = native.BOTTOM_RIGHT if problem.bottom_right else native.TOP_LEFT
         c.offset, c.left, c.right = int(problem.offset), problem.left, problem.right
         if "mask" in self.inputs:
             c.type_mask = NUMPY_TYPES[problem.mask.dtype]
@@ -100,7 +100,7 @@ class Prepared:
         return c
 
     def _args(self):
-        args = libattn.stamped(libattn.Args)
+        args = native.stamped(native.Args)
         for name, tensor in [*self.inputs.items(), ("out", self.out), ("lse", self.lse)]:
             setattr(args, name, tensor.address)
         for name, region in self.vectors.items():
@@ -140,16 +140,16 @@ class Prepared:
 
     def _inspect(self, result):
         if self.before is not None:
-            if result.status != libattn.OK and (self.before != self.out.region.bytes).any():
+            if result.status != native.OK and (self.before != self.out.region.bytes).any():
                 result.violations.append("out was written although the call failed")
             return
         for name, tensor in (("out", self.out), ("lse", self.lse)):
             if tensor.stray():
                 result.violations.append(f"{name}: bytes between or beside its rows were written")
-            if result.status != libattn.OK and tensor.written():
+            if result.status != native.OK and tensor.written():
                 result.violations.append(f"{name} was written although the call failed")
         lengths = self.problem.lengths_q()
-        if result.status == libattn.OK and self.problem.len_q is not None:
+        if result.status == native.OK and self.problem.len_q is not None:
             for b, length in enumerate(lengths):
                 for name, array in (("out", result.out), ("lse", result.lse)):
                     if (np.ascontiguousarray(array[b, :, length:]).view(np.uint8) != regions.PATTERN).any():
@@ -173,8 +173,8 @@ def forward(target, problem, layout=None, config=Config()):
     if whole is not None:
         return Prepared(context, whole, layout, config).call()
     parts = [Prepared(context, uniform(problem.batches(b, b + 1)), layout, config).call() for b in range(problem.q.shape[0])]
-    failed = [part.status for part in parts if part.status != libattn.OK]
-    return Result(failed[0] if failed else libattn.OK, np.concatenate([part.out for part in parts]),
+    failed = [part.status for part in parts if part.status != native.OK]
+    return Result(failed[0] if failed else native.OK, np.concatenate([part.out for part in parts]),
                   np.concatenate([part.lse for part in parts]), sum((part.violations for part in parts), []))
 
 

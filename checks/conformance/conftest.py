@@ -10,7 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads would spin
 
 import call  # noqa: E402
 import isolate  # noqa: E402
-import libattn  # noqa: E402
+import native  # noqa: E402
 
 
 def pytest_addoption(parser):
@@ -49,13 +49,13 @@ def targets(config):
     global _targets
     if _targets is None:
         _targets = {}
-        if libattn.path().exists():
-            library = libattn.Library(libattn.path())
-            _targets["reference"] = call.Target(library, "reference", libattn.REFERENCE)
+        if native.path().exists():
+            library = native.Library(native.path())
+            _targets["reference"] = call.Target(library, "reference", native.REFERENCE)
             with library.open(threads=1) as context:
                 isas = context.describe().isas.decode().split()
             for isa in isas:
-                _targets[isa] = call.Target(library, isa, libattn.CPU, isa)
+                _targets[isa] = call.Target(library, isa, native.CPU, isa)
         only = config.getoption("--target")
         if only:
             _targets = {name: target for name, target in _targets.items() if name in only}
@@ -71,7 +71,7 @@ def target_of(request):
     """name -> Target, or the failure that says what to build."""
     def get(name):
         if name not in targets(request.config):
-            pytest.fail(f"{libattn.path()} is not there: build it, or name another in ATTN_LIB")
+            pytest.fail(f"{native.path()} is not there: build it, or name another in ATTN_LIB")
         return targets(request.config)[name]
     return get
 

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-import libattn
+import native
 from problem import UNBOUNDED, Problem
 
 DTYPES = {"float32": "f32", "float16": "f16", "float64": "f32"}  # float64 is rounded to float32: see Case.rounded
@@ -14,7 +14,7 @@ DTYPES = {"float32": "f32", "float16": "f16", "float64": "f32"}  # float64 is ro
 
 def root():
     """ATTN_CONFORMANCE, or the folder `shared/conformance` beside the repository."""
-    return pathlib.Path(os.environ.get("ATTN_CONFORMANCE", libattn.ROOT.parent / "shared" / "conformance")) / "onnx"
+    return pathlib.Path(os.environ.get("ATTN_CONFORMANCE", native.ROOT.parent / "shared" / "conformance")) / "onnx"
 
 
 def names():

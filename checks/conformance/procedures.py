@@ -9,7 +9,7 @@ import numpy as np
 
 import call
 import isolate
-import libattn
+import native
 import regions
 
 
@@ -29,14 +29,14 @@ def merge_parts(run, rule):
     for number, length in enumerate(rule["parts"]):
         part = problem.keys(first, first + length).replace(dtype_out="f32", sinks=problem.sinks if number == 0 else None)
         result = call.forward(run.target, part, {}, run.config)
-        if result.status != libattn.OK:
+        if result.status != native.OK:
             return [f"part {number}: {run.target.library.text(result.status)}"]
         states.append((result.out, result.lse))
         first += length
     if first != problem.k.shape[2]:
         return [f"the parts make {first} keys of {problem.k.shape[2]}"]
     whole = call.merge(run.target.context(run.config), states, problem, problem.dtype)
-    if whole.status != libattn.OK:
+    if whole.status != native.OK:
         return [f"merge: {run.target.library.text(whole.status)}"]
     # As a whole and against the reference, which is tighter than the two together; lse is one float32 of either.
     part, live = run.expected.of, run.live()
@@ -53,7 +53,7 @@ def merge_values(run, rule):
     want = state(rule["want"])
     for order in (("a", "b"), ("b", "a")):
         got = call.merge(run.target.context(run.config), [state(rule[name]) for name in order], like, "f32")
-        if got.status != libattn.OK:
+        if got.status != native.OK:
             return [f"merge: {run.target.library.text(got.status)}"]
         wrong += got.violations
         everywhere = np.ones((B, Hq, Lq), bool)
@@ -93,7 +93,7 @@ def _cycles(run, count):
     for n in range(count):
         with run.target.open(call.Config(threads=5 if n % 50 == 9 else 3 if n % 25 == 8 else 1 + n % 2)) as context:
             result = call.Prepared(context, call.uniform(run.problem)).call()
-        if result.status != libattn.OK:
+        if result.status != native.OK:
             return [f"cycle {n}: {run.target.library.text(result.status)}"]
         first = first or result
         differ = first.bits_differ(result)
@@ -213,7 +213,7 @@ def fp_env_unchanged(run, rule):
         status = run.target.context(run.config).forward(ready.c_problem, args)
         after = environment.control()
         environment.set(0)
-        if status != libattn.OK:
+        if status != native.OK:
             wrong.append(run.target.library.text(status))
         differ = run.result.bits_differ(ready.collect(status))
         if differ:
@@ -234,6 +234,6 @@ def query_equals_call(run, rule):
     if ready.workspace.size:
         args = ready.begin()
         args.workspace_size -= 1
-        if context.forward(ready.c_problem, args) == libattn.OK:
+        if context.forward(ready.c_problem, args) == native.OK:
             wrong.append("success with a workspace one byte smaller than asked for")
     return wrong

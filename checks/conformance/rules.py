@@ -8,7 +8,7 @@ import numpy as np
 import call
 import cases
 import fills
-import libattn
+import native
 import procedures
 import reference
 import variants
@@ -43,7 +43,7 @@ class Run:
 
     def refused(self):
         status = self.result.status
-        return [] if status == libattn.OK else [f"status {status}: {self.target.library.text(status)}"]
+        return [] if status == native.OK else [f"status {status}: {self.target.library.text(status)}"]
 
     def live(self):
         """(b, Hq, l): rows that are to be looked at."""
@@ -182,7 +182,7 @@ def all_finite(run, rule):
 
 def error(run, rule):
     """An error, nothing written. Every code of the cases is some status of ours; which one, its text tells."""
-    if run.result.status == libattn.OK:
+    if run.result.status == native.OK:
         return ["success where an error was expected"]
     return list(run.result.violations)
 
@@ -308,7 +308,7 @@ def bitwise_same_or_close(run, rule):
 def close_to_variant(run, rule):
     variant = variants.read(run.case, run.problem, rule["variant"], run.config)
     other = variants.run(run.target, variant)
-    if other.status != libattn.OK:
+    if other.status != native.OK:
         return [f"variant '{rule['variant']}': {run.target.library.text(other.status)}"]
     rows, base = variant.rows, variant.base_rows
     live = np.broadcast_to(np.arange(run.problem.q.shape[2]) < run.problem.lengths_q()[:, None, None], run.result.lse.shape)[:, :, base]
@@ -319,7 +319,7 @@ def close_to_variant(run, rule):
 
 def _documented(run, rule):
     """The public header has a sentence about what the case does. Where that sentence promises an error, the rule `error` must do."""
-    text = " ".join(libattn.HEADER.read_text().replace("\n *", "\n").split())
+    text = " ".join(native.HEADER.read_text().replace("\n *", "\n").split())
     sentences = {
         "api": "A call that fails has written nothing",
         "threads": "Calls on one context from several threads are safe", "masked-row": "A row that sees nothing: out = 0, lse = -inf",

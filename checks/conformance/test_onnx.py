@@ -12,7 +12,7 @@ import pytest
 
 import call
 import conftest
-import libattn
+import native
 import onnx_cases
 import reference
 import rules
@@ -87,10 +87,10 @@ def test_reading(reading):
 def judge(case, target):
     exact = reference.attention(case.problem, exact=True).out * case.prob_mul
     wrong, first = [], None
-    plain = [Config()] if target.device == libattn.REFERENCE else [Config(passes=1), Config(passes=2, at_end=False, workspace=True)]
+    plain = [Config()] if target.device == native.REFERENCE else [Config(passes=1), Config(passes=2, at_end=False, workspace=True)]
     for config in plain:
         result = call.forward(target, case.problem, case.layout, config)
-        if result.status != libattn.OK:
+        if result.status != native.OK:
             wrong.append(f"{config}: {target.library.text(result.status)}")
             continue
         out = (result.out.astype(np.float64) * case.prob_mul).astype(result.out.dtype)

@@ -9,7 +9,7 @@ import call
 import cases
 import conftest
 import fills
-import libattn
+import native
 import rules
 import variants
 from call import Config
@@ -26,7 +26,7 @@ def prepare(target, variant):
 
     def once():
         status = context.forward(ready.c_problem, args)
-        assert status == libattn.OK, target.library.text(status)
+        assert status == native.OK, target.library.text(status)
     once()
     return once
 

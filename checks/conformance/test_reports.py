@@ -9,7 +9,7 @@ import pytest
 import call
 import cases
 import conftest
-import libattn
+import native
 import reference
 import rules
 import tensors
@@ -96,7 +96,7 @@ def judge(case, label, target, light):
     """What is wrong with one point of a case, over its configurations."""
     problem, expected = drawn(case, label)
     wrong, first, done = [], None, False
-    for config in [Config()] if target.device == libattn.REFERENCE else configurations(case, not light):
+    for config in [Config()] if target.device == native.REFERENCE else configurations(case, not light):
         run = rules.Run(case, problem, expected, target, config, light)
         poisoned = case["layout"].get("scratch", {}).get("prefill") is not None
         if poisoned:
@@ -108,7 +108,7 @@ def judge(case, label, target, light):
         done = True
         if run._result is not None and run.result.violations:
             wrong += [f"{target.name} {config}: {text}" for text in run.result.violations]
-        if run._result is not None and run.result.status == libattn.OK and not config.chunk:
+        if run._result is not None and run.result.status == native.OK and not config.chunk:
             differ = first.bits_differ(run.result) if first is not None else None
             wrong += [f"{label} {target.name}: passes 1 and 2: {differ}"] if differ else []
             first = run.result
@@ -157,7 +157,7 @@ def test_case(report, name, target_of, isolated, request, tmp_path):
 
 def refused_by_command(case, folder):
     """The C API has strides and no shapes, so a mask of a wrong shape is the command's to refuse: exit code 2, no output file."""
-    binary = pathlib.Path(os.environ.get("ATTN_BIN", libattn.path().with_name("attn")))
+    binary = pathlib.Path(os.environ.get("ATTN_BIN", native.path().with_name("attn")))
     if not binary.exists():
         return [f"{binary} is not there: build it, or name another in ATTN_BIN"]
     made = cases.problem(case)

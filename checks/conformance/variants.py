@@ -7,7 +7,7 @@ import numpy as np
 import call
 import cases
 import fills
-import libattn
+import native
 from problem import UNBOUNDED
 
 NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
@@ -218,6 +218,6 @@ def run(target, variant):
         axis = 2
     else:
         return call.forward(target, problem, layout, config)
-    failed = [part.status for part in parts if part.status != libattn.OK]
-    return call.Result(failed[0] if failed else libattn.OK, np.concatenate([part.out for part in parts], axis=axis),
+    failed = [part.status for part in parts if part.status != native.OK]
+    return call.Result(failed[0] if failed else native.OK, np.concatenate([part.out for part in parts], axis=axis),
                        np.concatenate([part.lse for part in parts], axis=axis), sum((part.violations for part in parts), []))

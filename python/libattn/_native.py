@@ -1,11 +1,14 @@
-"""include/attn/attn.h for ctypes: the structs, the constants and one class for a context. test_header.py compares them with the header."""
+"""include/attn/attn.h for ctypes: the structs, the constants, the library's functions, and one class for a context.
+
+checks/conformance/test_header.py holds it against the header. Nothing is loaded before it is needed."""
+from __future__ import annotations
+
 import ctypes
+import functools
 import os
 import pathlib
+import sys
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint32, c_void_p
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-HEADER = ROOT / "include" / "attn" / "attn.h"
 
 NONE, F32, F16, BF16, BOOL = range(5)
 BHLD, BLHD = range(2)
@@ -13,7 +16,7 @@ TOP_LEFT, BOTTOM_RIGHT = range(2)
 CPU, REFERENCE = range(2)
 EXACT, FAST = range(2)
 UNBOUNDED = -1
-OK = 0
+OK, OUT_OF_MEMORY = 0, 52
 
 
 class Strides(Structure):
@@ -62,35 +65,42 @@ C_NAMES = {Strides: "attn_strides", MaskStrides: "attn_mask_strides", Problem: "
            State: "attn_state", Explanation: "attn_explanation", Description: "attn_description"}
 C_CONSTANTS = {"ATTN_NONE": NONE, "ATTN_F32": F32, "ATTN_F16": F16, "ATTN_BF16": BF16, "ATTN_BOOL": BOOL, "ATTN_BHLD": BHLD,
                "ATTN_BLHD": BLHD, "ATTN_TOP_LEFT": TOP_LEFT, "ATTN_BOTTOM_RIGHT": BOTTOM_RIGHT, "ATTN_CPU": CPU,
-               "ATTN_REFERENCE": REFERENCE, "ATTN_EXACT": EXACT, "ATTN_FAST": FAST, "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK}
+               "ATTN_REFERENCE": REFERENCE, "ATTN_EXACT": EXACT, "ATTN_FAST": FAST, "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK,
+               "ATTN_ERROR_OUT_OF_MEMORY": OUT_OF_MEMORY}
+
+
+def stamp(struct):
+    """What marks a struct as set up: attn.h's ATTN_STAMP."""
+    return 0x41540000 + ctypes.sizeof(struct)
 
 
 def stamped(struct, **fields):
-    return struct(stamp=0x41540000 + ctypes.sizeof(struct), **fields)
+    return struct(stamp=stamp(struct), **fields)
 
 
-class StatusError(Exception):
-    """A call that was expected to succeed returned an error."""
+class StatusError(ValueError):
+    """The library refused a call; `status` is its code and the text names the argument and the rule."""
 
-    def __init__(self, library, call, status):
-        super().__init__(f"{call}: status {status}: {library.text(status)}")
+    def __init__(self, text, status):
+        super().__init__(text)
         self.status = status
 
 
 class Library:
     def __init__(self, path):
-        lib = self.lib = ctypes.CDLL(str(path))
-        context = c_void_p
+        self.path = str(path)
+        lib = self.lib = ctypes.CDLL(self.path)
+        # Structs are handed over as bare addresses: what takes microseconds to convert would be most of a small call.
         signatures = {
-            "attn_open": [POINTER(context), POINTER(Options)], "attn_workspace": [context, POINTER(Problem), POINTER(c_size_t)],
-            "attn_reserve": [context, POINTER(Problem)], "attn_forward": [context, POINTER(Problem), POINTER(Args)],
-            "attn_merge": [context, POINTER(Problem), POINTER(State), c_int64, POINTER(Args)],
-            "attn_explain": [context, POINTER(Problem), POINTER(Explanation)], "attn_describe": [context, POINTER(Description)],
-            "attn_problem_setup": [POINTER(Problem), c_uint32, c_int] + [c_int] + [c_int64] * 6,
+            "attn_open": [POINTER(c_void_p), POINTER(Options)], "attn_workspace": [c_void_p, c_void_p, POINTER(c_size_t)],
+            "attn_reserve": [c_void_p, c_void_p], "attn_forward": [c_void_p, c_void_p, c_void_p],
+            "attn_merge": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
+            "attn_explain": [c_void_p, c_void_p, POINTER(Explanation)], "attn_describe": [c_void_p, POINTER(Description)],
+            "attn_problem_dense": [POINTER(Problem), c_int], "attn_problem_setup": [POINTER(Problem), c_uint32, c_int, c_int] + [c_int64] * 6,
         }
         for name, arguments in signatures.items():
             getattr(lib, name).argtypes, getattr(lib, name).restype = arguments, c_int
-        lib.attn_close.argtypes, lib.attn_close.restype = [context], None
+        lib.attn_close.argtypes, lib.attn_close.restype = [c_void_p], None
         lib.attn_status_text.argtypes, lib.attn_status_text.restype = [c_int], c_char_p
         lib.attn_version.restype = c_char_p
 
@@ -100,6 +110,12 @@ class Library:
     def version(self):
         return self.lib.attn_version().decode()
 
+    def check(self, status, about=""):
+        if status == OUT_OF_MEMORY:
+            raise MemoryError(self.text(status))
+        if status != OK:
+            raise StatusError(self.text(status) + about, status)
+
     def open(self, **options):
         return Context(self, **options)
 
@@ -107,10 +123,13 @@ class Library:
 class Context:
     """An open attn_context; usable in a with statement."""
 
-    def __init__(self, library, device=CPU, threads=0, passes=0, chunk=0, isa=None):
-        self.library, self.lib, self.handle = library, library.lib, c_void_p()
-        options = stamped(Options, device=device, threads=threads, passes=passes, chunk=chunk, isa=isa.encode() if isa else None)
-        self.check("attn_open", self.lib.attn_open(byref(self.handle), byref(options)))
+    def __init__(self, library, device=CPU, threads=0, passes=0, chunk=0, isa=None, precision=EXACT):
+        self.library, self.lib = library, library.lib
+        handle = c_void_p()
+        options = stamped(Options, device=device, threads=threads, passes=passes, chunk=chunk, isa=isa.encode() if isa else None,
+                          precision=precision)
+        library.check(self.lib.attn_open(byref(handle), byref(options)))
+        self.handle = handle.value
 
     def __enter__(self):
         return self
@@ -119,24 +138,21 @@ class Context:
         self.close()
 
     def close(self):
-        if self.handle:
-            self.lib.attn_close(self.handle)
-            self.handle = c_void_p()
-
-    def check(self, call, status):
-        if status != OK:
-            raise StatusError(self.library, call, status)
+        self.lib.attn_close(self.handle)
+        self.handle = None
 
     def problem(self, layout, kind, batch, heads_q, heads_kv, len_q, len_kv, dim):
         problem = Problem()
-        stamp = stamped(Problem).stamp
-        status = self.lib.attn_problem_setup(byref(problem), stamp, layout, kind, batch, heads_q, heads_kv, len_q, len_kv, dim)
-        self.check("attn_problem_setup", status)
+        self.library.check(self.lib.attn_problem_setup(byref(problem), stamp(Problem), layout, kind, batch, heads_q, heads_kv, len_q,
+                                                       len_kv, dim))
         return problem
+
+    def dense(self, problem, layout):
+        self.library.check(self.lib.attn_problem_dense(byref(problem), layout))
 
     def workspace(self, problem):
         size = c_size_t()
-        self.check("attn_workspace", self.lib.attn_workspace(self.handle, byref(problem), byref(size)))
+        self.library.check(self.lib.attn_workspace(self.handle, byref(problem), byref(size)))
         return size.value
 
     def accepts(self, problem):
@@ -144,24 +160,41 @@ class Context:
         return self.lib.attn_workspace(self.handle, byref(problem), byref(c_size_t())) == OK
 
     def forward(self, problem, args):
-        """The status, unchecked: some cases want an error."""
+        """The status, unchecked."""
         return self.lib.attn_forward(self.handle, byref(problem), byref(args))
 
     def merge(self, problem, states, args):
+        """The status, unchecked."""
         array = (State * max(len(states), 1))(*[State(out, lse) for out, lse in states])
         return self.lib.attn_merge(self.handle, byref(problem), array, len(states), byref(args))
 
-    def explain(self, problem):
+    def explain(self, problem, about=""):
         explanation = stamped(Explanation)
-        self.check("attn_explain", self.lib.attn_explain(self.handle, byref(problem), byref(explanation)))
+        self.library.check(self.lib.attn_explain(self.handle, byref(problem), byref(explanation)), about)
         return explanation
 
     def describe(self):
         description = stamped(Description)
-        self.check("attn_describe", self.lib.attn_describe(self.handle, byref(description)))
+        self.library.check(self.lib.attn_describe(self.handle, byref(description)))
         return description
 
 
-def path():
-    """The library under test: ATTN_LIB, or build/libattn.so."""
-    return pathlib.Path(os.environ.get("ATTN_LIB", ROOT / "build" / "libattn.so"))
+def candidates():
+    """Where the library may be, best first."""
+    if "LIBATTN_LIBRARY" in os.environ:
+        return [os.environ["LIBATTN_LIBRARY"]]
+    name = {"darwin": "libattn.dylib", "win32": "libattn.dll"}.get(sys.platform, "libattn.so")
+    beside = pathlib.Path(__file__).with_name(name)
+    return [str(beside), *({"darwin": ["libattn.0.dylib"], "win32": [name]}.get(sys.platform, ["libattn.so.0"]))]
+
+
+@functools.lru_cache(maxsize=None)
+def library():
+    """The library in use: the file that LIBATTN_LIBRARY names, else the one in this package, else the system's."""
+    tried = []
+    for path in candidates():
+        try:
+            return Library(path)
+        except OSError as why:
+            tried.append(f"{path}: {why}")
+    raise ImportError("libattn's shared library could not be loaded; tried " + "; ".join(tried))

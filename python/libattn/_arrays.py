@@ -1,0 +1,259 @@
+"""Arrays of other libraries as addresses, shapes and strides, without a copy.
+
+A *kind* is what one library's arrays have in common. Its `look` says, as quickly as that library can, what an array is (a signature, equal
+for equal descriptions) and where; its `read` says what a signature means, in elements: (shape, strides, type)."""
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p, py_object
+
+import numpy as np
+
+from . import _native as native
+
+TYPES = {"f32": native.F32, "f16": native.F16, "bf16": native.BF16, "bool": native.BOOL}
+NAMES = {code: name for name, code in TYPES.items()}
+SIZES = {native.F32: 4, native.F16: 2, native.BF16: 2, native.BOOL: 1}
+
+nowhere = ctypes.create_string_buffer(64)
+NOWHERE = ctypes.addressof(nowhere)  # stands for an array of no elements: the library wants an address all the same
+
+
+capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+capsule_pointer.restype, capsule_pointer.argtypes = c_void_p, [py_object, c_char_p]
+
+
+class ArrayInterface(Structure):
+    """What __array_struct__ hands out, of NumPy's array interface, version 3. Half as long to look into as x.ctypes.data."""
+
+    _fields_ = [("two", c_int), ("ndim", c_int), ("kind", c_char), ("itemsize", c_int), ("flags", c_int), ("shape", c_void_p),
+                ("strides", c_void_p), ("data", c_void_p), ("descr", c_void_p)]
+
+
+def numpy_address(x, interface=ArrayInterface.from_address):
+    return interface(capsule_pointer(x.__array_struct__, None)).data or NOWHERE
+
+
+class NumPy:
+    """ndarray, of float32, float16, ml_dtypes.bfloat16 or bool in the machine's byte order."""
+
+    dtypes = {np.dtype(np.float32): native.F32, np.dtype(np.float16): native.F16, np.dtype(np.bool_): native.BOOL}
+
+    @staticmethod
+    def look(x):
+        return (x.shape, x.strides, x.dtype), numpy_address(x), x
+
+    @classmethod
+    def read(cls, signature, name):
+        shape, strides, dtype = signature
+        code = cls.dtypes.get(dtype)
+        if code is None:
+            if dtype.name != "bfloat16" or not dtype.isnative:
+                raise TypeError(f"{name}: dtype {dtype!s} is none of float32, float16, bfloat16 (of ml_dtypes), and bool for a mask")
+            code = cls.dtypes[dtype] = native.BF16
+        size = dtype.itemsize
+        if any(stride % size for stride in strides):
+            raise ValueError(f"{name}: strides {strides} (bytes) are not multiples of its element size {size}")
+        return shape, tuple(stride // size for stride in strides), code
+
+    @staticmethod
+    def writable(x):
+        return x.flags.writeable
+
+    @staticmethod
+    def empty(like, shape, code):
+        return np.empty(shape, like.dtype if NumPy.dtypes.get(like.dtype) == code else dtype_of(code))
+
+    @staticmethod
+    def finish(array):
+        return array
+
+
+def dtype_of(code):
+    if code != native.BF16:
+        return np.dtype({native.F32: np.float32, native.F16: np.float16}[code])
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError("bfloat16 results as NumPy arrays need the package ml_dtypes") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+class DLTensor(Structure):
+    """The part of the DLPack ABI that every version shares."""
+
+    _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32), ("code", c_uint8),
+                ("bits", c_uint8), ("lanes", c_uint16), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
+                ("byte_offset", c_uint64)]
+
+
+CPU_DEVICES = (1, 3, 11)  # plain, and pinned for CUDA or ROCm
+DLPACK_TYPES = {(2, 32): native.F32, (2, 16): native.F16, (4, 16): native.BF16, (6, 8): native.BOOL}
+
+
+class DLPack:
+    """Anything with __dlpack__. The capsule is looked into and let go unconsumed, which frees what it holds. Results are NumPy arrays."""
+
+    @staticmethod
+    def look(x):
+        device = x.__dlpack_device__()
+        if device[0] not in CPU_DEVICES:
+            return (None, None, None, int(device[0])), 0, x
+        capsule = x.__dlpack__()
+        tensor = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
+        shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+        strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
+        address = (tensor.data or NOWHERE) + tensor.byte_offset
+        return (shape, strides, (tensor.code, tensor.bits, tensor.lanes), int(device[0])), address, capsule
+
+    @staticmethod
+    def read(signature, name):
+        shape, strides, dtype, device = signature
+        if device not in CPU_DEVICES:
+            raise ValueError(f"{name}: lies on a device of DLPack's type {device}, not in the CPU's memory")
+        code = DLPACK_TYPES.get(dtype[:2]) if dtype[2] == 1 else None
+        if code is None:
+            raise TypeError(f"{name}: DLPack type (code, bits, lanes) {dtype} is none of float32, float16, bfloat16, and bool for a mask")
+        if strides is None:
+            strides = [1] * len(shape)
+            for i in range(len(shape) - 2, -1, -1):
+                strides[i] = strides[i + 1] * shape[i + 1]
+        return shape, tuple(strides), code
+
+    @staticmethod
+    def writable(x):
+        return False  # the protocol's oldest form, which all speak, does not say
+
+    @staticmethod
+    def empty(like, shape, code):
+        return np.empty(shape, dtype_of(code))
+
+    @staticmethod
+    def finish(array):
+        return array
+
+
+class JAX(DLPack):
+    """jax.Array on the CPU, as a value and not while it is traced; results are JAX arrays."""
+
+    @staticmethod
+    def finish(array):
+        import jax.numpy
+        return jax.numpy.asarray(array)
+
+
+class Buffer:
+    """What speaks the buffer protocol or __array_interface__: memoryview, array.array and so on. Results are NumPy arrays."""
+
+    @staticmethod
+    def look(x):
+        return NumPy.look(np.asarray(x))
+
+    read = NumPy.read
+
+    @staticmethod
+    def writable(x):
+        return np.asarray(x).flags.writeable
+
+    empty = DLPack.empty
+    finish = DLPack.finish
+
+
+class Torch:
+    """torch.Tensor."""
+
+    dtypes, is_grad_enabled = {}, None
+
+    @classmethod
+    def begin(cls):
+        torch = sys.modules["torch"]
+        cls.dtypes = {torch.float32: native.F32, torch.float16: native.F16, torch.bfloat16: native.BF16, torch.bool: native.BOOL}
+        cls.is_grad_enabled = staticmethod(torch.is_grad_enabled)
+
+    @staticmethod
+    def look(x):
+        recorded = x.requires_grad and Torch.is_grad_enabled()
+        return (x.shape, x.stride(), x.dtype, x.is_cpu, recorded, x.is_neg()), x.data_ptr() or NOWHERE, x
+
+    @classmethod
+    def read(cls, signature, name):
+        shape, strides, dtype, is_cpu, recorded, is_negative = signature
+        if recorded:
+            raise ValueError(f"{name}: requires_grad is set and libattn computes no gradients; call it under torch.no_grad() or detach()")
+        if not is_cpu:
+            raise ValueError(f"{name}: the tensor is not on the CPU; this build of libattn has no other device")
+        if is_negative:
+            raise ValueError(f"{name}: a view with its sign bit pending; call resolve_neg() on it")
+        code = cls.dtypes.get(dtype)
+        if code is None:
+            raise TypeError(f"{name}: dtype {dtype} is none of torch.float32, float16, bfloat16, and bool for a mask")
+        return tuple(shape), tuple(strides), code
+
+    @staticmethod
+    def writable(x):
+        return True
+
+    @classmethod
+    def empty(cls, like, shape, code):
+        if cls.dtypes.get(like.dtype) == code:
+            return like.new_empty(shape)
+        return like.new_empty(shape, dtype=next(dtype for dtype, c in cls.dtypes.items() if c == code))
+
+    @staticmethod
+    def finish(array):
+        return array
+
+
+def torch_tensor(x):
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def jax_array(x):
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+kinds = {np.ndarray: NumPy}
+
+
+def kind_of(x, name):
+    """The kind of an array; remembered by its class."""
+    kind = kinds.get(type(x))
+    if kind is not None:
+        return kind
+    if isinstance(x, np.ndarray):
+        kind = NumPy
+    elif torch_tensor(x):
+        kind = Torch
+        Torch.begin()
+    elif jax_array(x):
+        kind = JAX
+    elif hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        kind = DLPack
+    elif hasattr(x, "__array_interface__") or is_buffer(x):
+        kind = Buffer
+    else:
+        raise TypeError(f"{name}: must be an array (NumPy, PyTorch, JAX, DLPack or a buffer), not {type(x).__name__}")
+    kinds[type(x)] = kind
+    return kind
+
+
+def look(x, name):
+    """The kind, the signature, the address, and what must live as long as the address is used."""
+    kind = kinds.get(type(x)) or kind_of(x, name)
+    try:
+        return kind, *kind.look(x)
+    except Exception as why:
+        raise TypeError(f"{name}: {type(x).__name__} gives no access to its memory: {str(why).strip().splitlines()[:1]}") from why
+
+
+def is_buffer(x):
+    if isinstance(x, (str, bytes, bytearray, list, tuple)):
+        return False
+    try:
+        memoryview(x)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,388 @@
+"""attention, merge, explain and info over the C API. A call's description (shapes, strides, types, options) is worked out once and kept; a
+call that looks like an earlier one only fetches addresses."""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import struct
+import threading
+
+import numpy as np
+
+from . import _arrays as arrays
+from . import _native as native
+
+AXES = {"bhld": (0, 1, 2, 3), "blhd": (0, 2, 1, 3)}  # of batch, head, row, element
+LAYOUTS = {"bhld": native.BHLD, "blhd": native.BLHD}
+DEVICES = {None: native.CPU, "cpu": native.CPU, "reference": native.REFERENCE}
+PRECISIONS = {"exact": native.EXACT, "fast": native.FAST}
+KEPT = 1024  # descriptions
+
+pack = struct.Struct("@IPPPPPPPPPPPN").pack  # attn_args
+STAMP = native.stamp(native.Args)
+plans = {}
+opening = threading.Lock()
+
+
+@functools.lru_cache(maxsize=None)
+def open_context(device, threads, precision):
+    return native.library().open(device=device, threads=threads, precision=precision)
+
+
+def context_of(device, threads, precision):
+    if device not in DEVICES:
+        raise ValueError(f'device: must be "cpu" or "reference", not {device!r}')
+    if precision not in PRECISIONS:
+        raise ValueError(f'precision: must be "exact" or "fast", not {precision!r}')
+    threads = whole("threads", 0 if threads is None else threads)
+    with opening:
+        return open_context(DEVICES[device], max(-1, min(threads, 1025)), PRECISIONS[precision])
+
+
+def whole(name, x):
+    """An integer of any integer type."""
+    try:
+        value = x.__index__()
+    except (AttributeError, TypeError):
+        raise TypeError(f"{name}: must be an integer, not {x!r}") from None
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name}: {value} does not fit 64 bits")
+    return value
+
+
+def number(name, x):
+    try:
+        return float(x)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: must be a number, not {x!r}") from None
+
+
+def times(shape):
+    return "×".join(map(str, shape)) or "no axes"
+
+
+class Tensor:
+    """An array as the problem sees it: its shape and strides in elements, in the order batch, head, row, element."""
+
+    def __init__(self, name, kind, signature, layout):
+        self.name = name
+        self.plain, strides, self.type = kind.read(signature, name)
+        if len(self.plain) != 4:
+            raise ValueError(f"{name}: must have 4 axes, {', '.join(layout)}, not {len(self.plain)}; its shape is {times(self.plain)}")
+        if self.type == native.BOOL:
+            raise TypeError(f"{name}: must be of float32, float16 or bfloat16, not bool")
+        if self.plain[3] > 1 and strides[3] != 1 and all(self.plain):
+            raise ValueError(f"{name}: its last axis must be contiguous (stride 1), but has stride {strides[3]}; "
+                             f"its shape is {times(self.plain)}")
+        axes = AXES[layout]
+        self.shape = tuple(self.plain[a] for a in axes)
+        self.strides = tuple(strides[a] for a in axes)
+
+    def __str__(self):
+        return f"{self.name} {times(self.plain)} {arrays.NAMES[self.type]}"
+
+
+class Plan:
+    """A problem, ready to be run: `address` for the library, and what the caller gets back."""
+
+    def __init__(self, context, problem, out_shape, tensors):
+        self.context, self.handle, self.problem, self.out_shape, self.tensors = context, context.handle, problem, out_shape, tensors
+        self.address = native.ctypes.addressof(problem)
+        self.lse_shape = (problem.batch, problem.heads_q, problem.len_q)
+        self.out_type, self.batch, self.heads_q = problem.type_out, problem.batch, problem.heads_q
+        self.lengths = {"len_q": problem.len_q, "len_kv": problem.len_kv}
+        self.forward = context.lib.attn_forward
+
+    def about(self):
+        return "; given " + ", ".join(map(str, self.tensors))
+
+
+def check_shapes(q, k, v, layout):
+    """Each rule by itself, so that the text names the array and both shapes."""
+    def unlike(a, b, what, axis):
+        if a.shape[axis] != b.shape[axis]:
+            raise ValueError(f"{b.name}: its {what} is {b.shape[axis]} but {a.name}'s is {a.shape[axis]}; "
+                             f"{a.name} is {times(a.plain)} and {b.name} {times(b.plain)} ({layout})")
+    unlike(q, k, "batch", 0)
+    unlike(q, v, "batch", 0)
+    unlike(k, v, "number of heads", 1)
+    unlike(k, v, "length", 2)
+    unlike(q, k, "head dim", 3)
+    if k.shape[1] == 0 or q.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(f"q: its number of heads, {q.shape[1]}, must be a positive multiple of k's, {k.shape[1]}; "
+                         f"q is {times(q.plain)} and k {times(k.plain)} ({layout})")
+
+
+def set_band(problem, causal, window, offset):
+    """causal, window and offset as the diagonal and the keys on either side of it."""
+    if causal is True or causal is np.True_:
+        if problem.len_q != problem.len_kv:
+            raise ValueError(f'causal: with {problem.len_q} rows and {problem.len_kv} keys it must say which corner the diagonal starts '
+                             'from, "top-left" (row i sees keys up to i) or "bottom-right" (the last row sees all)')
+    elif causal not in (False, None, "top-left", "bottom-right"):
+        raise ValueError(f'causal: must be False, True, "top-left" or "bottom-right", not {causal!r}')
+    left, right = native.UNBOUNDED, native.UNBOUNDED
+    if window is not None:
+        try:
+            left, right = window if isinstance(window, (tuple, list)) else (whole("window", window) - 1, 0)
+        except ValueError:
+            raise ValueError(f"window: must be a number of keys, or (left, right), not {window!r}") from None
+        left, right = (native.UNBOUNDED if side is None else whole("window", side) for side in (left, right))
+        if left < -1 or right < -1 or (left == -1 and not isinstance(window, (tuple, list))):
+            raise ValueError("window: must be 1 key or more, or (left, right) with each 0 or more, or None (or -1) for no limit; "
+                             f"not {window!r}")
+    if causal:
+        right = 0
+    problem.align = native.BOTTOM_RIGHT if isinstance(causal, str) and causal == "bottom-right" else native.TOP_LEFT
+    problem.offset, problem.left, problem.right = 0 if offset is None else whole("offset", offset), left, right
+
+
+def set_mask(problem, kind, signature):
+    shape, strides, code = kind.read(signature, "mask")
+    full = (problem.batch, problem.heads_q, problem.len_q, problem.len_kv)
+    if len(shape) > 4 or any(n not in (1, m) for n, m in zip(shape[::-1], full[::-1])):
+        raise ValueError(f"mask: its shape {times(shape)} does not broadcast to {times(full)} (batch, heads of q, rows, keys)")
+    strides = (0,) * (4 - len(shape)) + tuple(0 if n == 1 else s for n, s in zip(shape, strides))
+    problem.type_mask, problem.mask = code, native.MaskStrides(*strides)
+
+
+def prepare(looks, mask, out, causal, window, offset, scale, softcap, layout, device, threads, precision):
+    """The plan of a call; every rule that can be told from shapes and options is checked here."""
+    if layout not in AXES:
+        raise ValueError(f'layout: must be "bhld" or "blhd", not {layout!r}')
+    q, k, v = (Tensor(name, kind, signature, layout) for name, (kind, signature) in zip("qkv", looks))
+    check_shapes(q, k, v, layout)
+    batch, heads_q, len_q, dim = q.shape
+    context = context_of(device, threads, precision)
+    problem = context.problem(LAYOUTS[layout], q.type, batch, heads_q, k.shape[1], len_q, k.shape[2], dim)
+    problem.dim_v, problem.type_k, problem.type_v = v.shape[3], k.type, v.type
+    shape = (batch, heads_q, len_q, v.shape[3])
+    plain = tuple(shape[a] for a in AXES[layout])
+    context.dense(problem, LAYOUTS[layout])
+    tensors = [q, k, v]
+    for tensor in tensors:
+        setattr(problem, tensor.name, native.Strides(*tensor.strides[:3]))
+    if out is not None:
+        o = Tensor("out", *out, layout)
+        if o.plain != plain:
+            raise ValueError(f"out: its shape is {times(o.plain)} but must be {times(plain)} ({layout}, from {q} and {v})")
+        problem.type_out, problem.out = o.type, native.Strides(*o.strides[:3])
+        tensors.append(o)
+    if scale is not None:
+        problem.scale = number("scale", scale)
+    problem.softcap = number("softcap", softcap)
+    set_band(problem, causal, window, offset)
+    if mask is not None:
+        set_mask(problem, *mask)
+    plan = Plan(context, problem, plain, tensors)
+    if math.isfinite(problem.scale):
+        context.workspace(problem)  # asks the library whether it takes the problem
+    return plan
+
+
+def vector(name, x, dtype, count, most=None):
+    """A small vector as the library takes it; a copy where it is of another type."""
+    array = np.asarray(x)
+    if array.dtype.kind not in ("iu" if most is not None else "iuf") and array.dtype.name != "bfloat16":
+        raise TypeError(f"{name}: must hold {'integers' if most is not None else 'numbers'}, not {array.dtype}")
+    if most is not None and array.ndim == 0:
+        array = np.broadcast_to(array, count)
+    if array.shape != (count,):
+        raise ValueError(f"{name}: its shape is {times(array.shape)} but must be {count}, "
+                         f"{'one for each sequence' if most is not None else 'one for each head of q'}")
+    if most is not None and count and not (0 <= int(array.min()) and int(array.max()) <= most):
+        raise ValueError(f"{name}: its entries must be between 0 and {most}, and are between {array.min()} and {array.max()}")
+    return np.ascontiguousarray(array, dtype)
+
+
+def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, scale=None, softcap=0.0, sinks=None, alibi_slopes=None,
+              len_q=None, len_kv=None, return_lse=False, out=None, layout="bhld", device=None, threads=None, precision="exact"):
+    """Scaled dot-product attention, softmax(scale · q kᵀ + mask) v, with every intermediate in float32.
+
+    Arrays may be NumPy (float32, float16, ml_dtypes.bfloat16), PyTorch CPU tensors, JAX arrays on the CPU, or anything with DLPack, the
+    buffer protocol or ``__array_interface__``; they are read where they lie, with their own strides, and never copied. The result is of
+    q's kind and type. The GIL is released while it is computed.
+
+    q               [batch, heads_q, len_q, dim_qk]; with layout="blhd": [batch, len_q, heads_q, dim_qk]. The last axis is contiguous.
+    k, v            [batch, heads_kv, len_kv, dim_qk] and [.., dim_v]. heads_q is a multiple of heads_kv: query head h uses key head
+                    h // (heads_q // heads_kv).
+    mask            bool (True: takes part) or float (added to the scores, unscaled; -inf hides), of a shape that broadcasts to
+                    [batch, heads_q, len_q, len_kv], in either layout.
+    causal          "top-left": row i sees keys 0 to i. "bottom-right": the last row sees all keys. True where both are the same.
+    window          w: the w keys up to the diagonal. (left, right): so many on either side of it, None for no limit.
+    offset          moves the diagonal to the right.
+    scale           default 1/sqrt(dim_qk); 0 and negative are legal.
+    softcap         c > 0: scores become c · tanh(score / c) before the mask is added. 0: none.
+    sinks           [heads_q]: one more score for each row, without a value.
+    alibi_slopes    [heads_q]: slope · distance to the diagonal is subtracted from scores.
+    len_q, len_kv   [batch] or one number: actual lengths. Rows of out past len_q are 0 (untouched in an out of yours), lse -inf.
+    return_lse      also return lse, float32 [batch, heads_q, len_q]: the natural log of each row's sum of exponentials.
+    out             write here (any of the three types, strides of its own) and return it.
+    device          "cpu" (default), or "reference": the definition in double, slow.
+    threads         default: one for each CPU that this process may use.
+    precision       "exact", or "fast": probabilities may be rounded to 16 bits where that is faster; explain() says by how much.
+
+    A row that sees no key is 0, and its lse -inf. Raises TypeError for what is no array or of a wrong type, ValueError for a rule that is
+    broken; the text names the argument, with the shapes. Nothing is written then."""
+    look = arrays.look
+    kind, sign_q, at_q, keep_q = look(q, "q")
+    kind_k, sign_k, at_k, keep_k = look(k, "k")
+    kind_v, sign_v, at_v, keep_v = look(v, "v")
+    sign_mask = sign_out = None
+    at_mask = 0
+    if mask is not None:
+        kind_mask, sign_mask, at_mask, keep_mask = look(mask, "mask")
+    if out is not None:
+        kind_out, sign_out, at_out, keep_out = look(out, "out")
+        if not kind_out.writable(out):
+            raise ValueError("out: is read-only")
+    if type(window) is list:
+        window = tuple(window)
+    key = (sign_q, sign_k, sign_v, sign_mask, sign_out, causal, window, offset, scale, softcap, layout, device, threads, precision)
+    try:
+        plan = plans.get(key)
+    except TypeError:  # an option that cannot be hashed
+        plan = key = None
+    if plan is None:
+        plan = prepare(((kind, sign_q), (kind_k, sign_k), (kind_v, sign_v)), sign_mask and (kind_mask, sign_mask),
+                       sign_out and (kind_out, sign_out), causal, window, offset, scale, softcap, layout, device, threads, precision)
+        if key is not None:
+            if len(plans) >= KEPT:
+                plans.clear()
+            plans[key] = plan
+    if sinks is None and alibi_slopes is None and len_q is None and len_kv is None:
+        at_sinks = at_slopes = at_len_q = at_len_kv = 0
+    else:
+        heads, batch, lengths = plan.heads_q, plan.batch, plan.lengths
+        keep = [None if x is None else vector(name, x, dtype, count, most) for name, x, dtype, count, most in (
+            ("sinks", sinks, np.float32, heads, None), ("alibi_slopes", alibi_slopes, np.float32, heads, None),
+            ("len_q", len_q, np.int32, batch, lengths["len_q"]), ("len_kv", len_kv, np.int32, batch, lengths["len_kv"]))]
+        at_sinks, at_slopes, at_len_q, at_len_kv = (0 if x is None else x.ctypes.data for x in keep)
+    result = out
+    if out is None:
+        result = kind.empty(q, plan.out_shape, plan.out_type)
+        if len_q is not None:
+            result[...] = 0
+        at_out = look(result, "out")[2]
+    lse, at_lse = None, 0
+    if return_lse:
+        lse = kind.empty(q, plan.lse_shape, native.F32)
+        if len_q is not None:
+            lse[...] = -math.inf
+        at_lse = look(lse, "lse")[2]
+    status = plan.forward(plan.handle, plan.address,
+                          pack(STAMP, at_q, at_k, at_v, at_out, at_lse, at_mask, at_sinks, at_slopes, at_len_q, at_len_kv, 0, 0))
+    if status:
+        plan.context.library.check(status, plan.about())
+    if out is None:
+        result = kind.finish(result)
+    return (result, kind.finish(lse)) if return_lse else result
+
+
+def merge(states, *, out=None, layout="bhld", device=None, threads=None):
+    """One state of all keys from states of disjoint sets of keys, folded in order: (out, lse) from a list of such pairs.
+
+    states          pairs as attention(..., return_lse=True) gives them: out float32 in the layout, lse float32 [batch, heads, rows]. An
+                    lse of -inf is the state of no keys. Those that are not of the first one's strides are copied. A sink belongs into
+                    exactly one of them.
+    out             write here: float32, float16 or bfloat16.
+
+    Returns (out, lse), float32 unless out says otherwise, of the first state's kind."""
+    if layout not in AXES:
+        raise ValueError(f'layout: must be "bhld" or "blhd", not {layout!r}')
+    states = [tuple(state) for state in states]
+    if not states or any(len(state) != 2 for state in states):
+        raise ValueError("states: must be one or more pairs (out, lse)")
+    kind = arrays.kind_of(states[0][0], "states[0] out")
+    first = Tensor("states[0] out", kind, kind.look(states[0][0])[0], layout)
+    batch, heads, rows, dim = first.shape
+    context = context_of(device, threads, "exact")
+    problem = context.problem(LAYOUTS[layout], native.F32, batch, max(heads, 1), max(heads, 1), rows, 0, max(dim, 1))
+    problem.out = native.Strides(*(dense_strides(first.plain)[a] for a in AXES[layout][:3]))
+    problem.lse = native.Strides(heads * rows, rows, 1)
+    shapes = {"out": first.plain, "lse": (batch, heads, rows)}
+    addresses, keep = [], []
+    for i, pair in enumerate(states):
+        for part, x in zip(("out", "lse"), pair):
+            address, alive = dense_f32(x, f"states[{i}] {part}", shapes[part])
+            addresses.append(address)
+            keep.append(alive)
+    result = out
+    if out is None:
+        result = kind.empty(states[0][0], first.plain, native.F32)
+    else:
+        kind_out, sign_out, _, _ = arrays.look(out, "out")
+        o = Tensor("out", kind_out, sign_out, layout)
+        if o.plain != first.plain or not kind_out.writable(out):
+            raise ValueError(f"out: must be writable and of shape {times(first.plain)}; its shape is {times(o.plain)}")
+        problem.type_out = o.type
+        if o.strides[:3] != (problem.out.batch, problem.out.head, problem.out.row):
+            raise ValueError("out: must be dense, as the states are")
+    lse = kind.empty(states[0][0], shapes["lse"], native.F32)
+    arguments = native.stamped(native.Args, out=arrays.look(result, "out")[2], lse=arrays.look(lse, "lse")[2])
+    pairs = list(zip(addresses[::2], addresses[1::2]))
+    context.library.check(context.merge(problem, pairs, arguments), f"; given {len(states)} states of {times(first.plain)}")
+    return (kind.finish(result) if out is None else out), kind.finish(lse)
+
+
+def dense_strides(shape):
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    return strides
+
+
+def dense_f32(x, name, shape):
+    """The address of a float32 array of the shape, row after row: its own, or a copy's, and what holds it."""
+    kind, signature, address, keep = arrays.look(x, name)
+    given, strides, code = kind.read(signature, name)
+    if code != native.F32:
+        raise TypeError(f"{name}: must be float32, not {arrays.NAMES[code]}")
+    if tuple(given) != tuple(shape):
+        raise ValueError(f"{name}: its shape is {times(given)} but must be {times(shape)}, as the first state's")
+    if all(n <= 1 or s == d for n, s, d in zip(given, strides, dense_strides(shape))):
+        return address, keep
+    view = np.lib.stride_tricks.as_strided(
+        np.frombuffer((native.c_char * 4).from_address(address), np.float32), given, [4 * s for s in strides])
+    copy = np.ascontiguousarray(view)
+    return copy.ctypes.data, copy
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What would run, and why. Counts are for the problem's full lengths."""
+
+    device: str
+    isa: str
+    kernel: str          #: such as "thin" (few rows, keys read in place), "wide" or "tile"
+    passes: int
+    threads: int         #: that would take part
+    chunk: int           #: keys to a chunk
+    chunks: int          #: that a row block is cut into
+    rows: int            #: rows that share one reading of k and v
+    jobs: int
+    workspace: int       #: bytes
+    bytes: float         #: q, k, v, out and mask once
+    operations: float    #: 2 (dim_qk + dim_v) for each visible pair
+    weight_error: float  #: what rounding may take from a probability, relative to it; 0: it stays float32
+    reason: str
+
+
+def explain(q, k, v, *, mask=None, causal=False, window=None, offset=None, scale=None, softcap=0.0, out=None, layout="bhld", device=None,
+            threads=None, precision="exact"):
+    """How attention(...) with these arguments would be computed: an Explanation. Nothing is computed and no element is read."""
+    looks = [arrays.look(x, name)[:2] for x, name in ((q, "q"), (k, "k"), (v, "v"))]
+    plan = prepare(looks, None if mask is None else arrays.look(mask, "mask")[:2], None if out is None else arrays.look(out, "out")[:2],
+                   causal, window, offset, scale, softcap, layout, device, threads, precision)
+    found = plan.context.explain(plan.problem, plan.about())
+    values = {field.name: getattr(found, field.name) for field in dataclasses.fields(Explanation)}
+    return Explanation(**{name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()})
+
+
+def info():
+    """A dict: version, library (the file), device, isa (in use), isas (usable here, best last), threads (of a call), pool (whose)."""
+    description = context_of(None, None, "exact").describe()
+    return {"version": native.library().version(), "library": native.library().path, "device": description.device.decode(),
+            "isa": description.isa.decode(), "isas": description.isas.decode().split(), "threads": description.threads,
+            "pool": description.pool.decode()}
