@@ -248,7 +248,9 @@ void check_case_gaps(const check_case *c) {
 void check_case_forward(check_case *c, attn_context *context) {
     check_case_clear(c);
     CHECK_OK(attn_forward(context, &c->problem, &c->args), "forward");
-    c->weight_error = check_weight_error(context, &c->problem);
+    const attn_explanation explanation = check_explain(context, &c->problem);
+    c->weight_error = explanation.weight_error;
+    c->chunk = explanation.chunk;
     check_case_gaps(c);
 }
 

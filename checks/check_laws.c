@@ -51,8 +51,8 @@ static void forward_and_compare(check_case *c, const check_expected *expected, d
 }
 
 /* ---- splits ---- */
-/* The part of the keys from a to b as a problem of its own; the sink goes with the first. Its weight_error. */
-static double run_part(const check_case *whole, int64_t a, int64_t b, float *out, float *lse) {
+/* The part of the keys from a to b as a problem of its own; the sink goes with the first. */
+static attn_explanation run_part(const check_case *whole, int64_t a, int64_t b, float *out, float *lse) {
     attn_problem p = whole->problem;
     attn_args args = whole->args;
     int32_t lengths[16];
@@ -73,7 +73,7 @@ static double run_part(const check_case *whole, int64_t a, int64_t b, float *out
     args.out = out;
     args.lse = lse;
     CHECK_OK(attn_forward(context, &p, &args), "forward of a part");
-    return check_weight_error(context, &p);
+    return check_explain(context, &p);
 }
 
 static void law_split(check_random *random) {
@@ -96,7 +96,9 @@ static void law_split(check_random *random) {
         out[n] = malloc(rows * (size_t)p->dim_v * sizeof(float) + 1);
         lse[n] = malloc(rows * sizeof(float) + 1);
         if (!out[n] || !lse[n]) abort();
-        c.weight_error = run_part(&c, cuts[n], cuts[n + 1], out[n], lse[n]); /* of rows and types alone: the same for all */
+        const attn_explanation explanation = run_part(&c, cuts[n], cuts[n + 1], out[n], lse[n]);
+        c.weight_error = explanation.weight_error; /* of rows and types alone: the same for all */
+        c.chunk = explanation.chunk;
         states[n] = (attn_state){ out[n], lse[n] };
     }
     check_expected expected = check_expect(&c, 100, random);

@@ -28,8 +28,13 @@ int check_failures(void) { return failures; }
 
 void check_begin(const char *program, int argc, char **argv, uint64_t seed) {
     program_name = program;
-    check_seed = argc > 1 ? strtoull(argv[1], NULL, 10) : seed;
-    forced_count = argc > 2 ? atoi(argv[2]) : 0;
+    char *end[2] = { "", "" };
+    check_seed = argc > 1 ? strtoull(argv[1], &end[0], 10) : seed;
+    forced_count = argc > 2 ? (int)strtol(argv[2], &end[1], 10) : 0;
+    if (*end[0] || *end[1] || argc > 3) {
+        fprintf(stderr, "usage: %s [SEED [COUNT]]\n", program);
+        exit(CHECK_EXIT_FAILED);
+    }
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("%s: seed %llu\n", program, (unsigned long long)check_seed);
 }
@@ -295,11 +300,11 @@ attn_context *check_open_reference(void) {
     return open_with(&options);
 }
 
-double check_weight_error(attn_context *context, const attn_problem *problem) {
+attn_explanation check_explain(attn_context *context, const attn_problem *problem) {
     attn_explanation explanation = ATTN_EXPLANATION_INIT;
     CHECK_OK(attn_explain(context, problem, &explanation), "explain");
     CHECK(explanation.weight_error >= 0 && explanation.weight_error <= 0x1p-8, "weight_error %g", explanation.weight_error);
-    return explanation.weight_error;
+    return explanation;
 }
 
 bool check_rounds(const char *isa) {
@@ -310,7 +315,7 @@ bool check_rounds(const char *isa) {
     options.precision = ATTN_FAST;
     attn_context *context = open_with(&options);
     attn_problem_init(&problem, ATTN_BHLD, ATTN_BF16, 1, 1, 1, 1000, 1000, 64);
-    bool rounds = check_weight_error(context, &problem) > 0;
+    bool rounds = check_explain(context, &problem).weight_error > 0;
     attn_close(context);
     return rounds;
 }

@@ -107,6 +107,7 @@ typedef struct check_case {
     check_tensor q, k, v, out, lse, mask;
     check_buffer sinks, slopes, len_q, len_kv, workspace;
     double weight_error; /* of the last forward: attn_explanation's, which the bound grows by */
+    int64_t chunk;       /* the same: what the bound counts folds by */
 } check_case;
 
 /* Dense BHLD of one type, lse wanted, nothing else. Then change problem and flags, arrange, build. */
@@ -130,7 +131,7 @@ int64_t check_len_kv(const check_case *c, int64_t b);
 /* Whether lengths and band (not masks) let row i see key j, and whether everything does. */
 bool check_in_band(const check_case *c, int64_t b, int64_t i, int64_t j);
 bool check_visible(const check_case *c, int64_t b, int64_t h, int64_t i, int64_t j);
-/* Clears the outputs, calls forward, and checks the status and that nothing but rows below len_q was written. Notes weight_error. */
+/* Clears the outputs, calls forward, and checks the status and that nothing but rows below len_q was written. Notes weight_error and chunk. */
 void check_case_forward(check_case *c, attn_context *context);
 void check_case_gaps(const check_case *c);
 /* A copy of the outputs' bytes (out, then lse), and the comparison with it: byte for byte. */
@@ -152,14 +153,12 @@ attn_context *check_open(const char *isa, int threads, int passes, int64_t chunk
 /* The same plan as with that many threads, but one thread does all, the last task first: idle threads that wait busily cost time. */
 attn_context *check_open_serial(const char *isa, int threads, int passes, int64_t chunk);
 attn_context *check_open_reference(void);
-/* What the context says that rounding may take from a weight of this problem; checked to be none, or that of bf16 or less. */
-double check_weight_error(attn_context *context, const attn_problem *problem);
+/* What the context says of a problem; weight_error is checked to be none, or that of bf16 or less. */
+attn_explanation check_explain(attn_context *context, const attn_problem *problem);
 /* Whether the ISA rounds weights of any problem in the precision fast. */
 bool check_rounds(const char *isa);
 
 /* ---- the second opinion ---- */
-/* |out - ref| <= ulp_out(ref)/2 + 2^-24 * a * (8 + 2 l + s/1024) + weight_error * a (+ s * 2^-149: sums of float32 subnormals). */
-double check_bound(attn_type out, double reference, double a, double l, int64_t s, double weight_error);
 typedef struct check_row {
     int64_t b, h, i;
     double lse, l;   /* l: largest |scale| sum |q k| + |bias|, of the keys whose share float32 can hold */

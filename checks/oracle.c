@@ -28,8 +28,17 @@ bool check_visible(const check_case *c, int64_t b, int64_t h, int64_t i, int64_t
     return c->problem.type_mask == ATTN_BOOL ? mask != 0 : !(mask == -INFINITY);
 }
 
-double check_bound(attn_type out, double reference, double a, double l, int64_t s, double weight_error) {
-    return 0.5 * check_ulp(out, reference) + 0x1p-24 * a * (8 + 2 * l + (double)s / 1024) + weight_error * a + (double)s * 0x1p-149;
+/* Of folding s keys, in units of 2^-24: one for two folds of 512 keys, or of a chunk where that is less. */
+static double folding(const check_case *c, int64_t s) {
+    int64_t chunk = c->chunk > 0 && c->chunk < 512 ? c->chunk : 512;
+    return (double)s / (double)(2 * chunk);
+}
+
+/* |out - ref| <= ulp_out(ref)/2 + 2^-24 * a * (8 + 2 l + folding) + weight_error * a (+ s * 2^-149: sums of float32 subnormals). */
+static double bound_of(const check_case *c, const check_row *row, int64_t e) {
+    double a = row->a[e], s = (double)row->s;
+    return 0.5 * check_ulp(c->problem.type_out, row->out[e]) + 0x1p-24 * a * (8 + 2 * row->l + folding(c, row->s)) + c->weight_error * a +
+           s * 0x1p-149;
 }
 
 /* One key head's K and V in double, and room for one row's work. */
@@ -204,10 +213,10 @@ static bool compare_row(const check_case *c, const check_row *row, double slack,
     attn_type type = c->problem.type_out;
     for (int64_t e = 0; e < c->problem.dim_v; e++) {
         double got = check_get(&c->out, row->b, row->h, row->i, e), reference = row->out[e];
-        double bound = check_bound(type, reference, row->a[e], row->l, row->s, c->weight_error), ratio = ratio_of(got, reference, bound);
+        double bound = bound_of(c, row, e), ratio = ratio_of(got, reference, bound);
         bool good = ratio <= slack;
-        CHECK(good, "%s: out[%d][%d][%d][%d] is %.9g, expected %.9g, error/bound %.3g (A %.3g, L %.3g, S %d)", what, (int)row->b,
-              (int)row->h, (int)row->i, (int)e, got, reference, ratio, row->a[e], row->l, (int)row->s);
+        CHECK(good, "%s: out[%d][%d][%d][%d] is %.9g, expected %.9g, error/bound %.3g (A %.3g, L %.3g, S %d, chunk %d)", what,
+              (int)row->b, (int)row->h, (int)row->i, (int)e, got, reference, ratio, row->a[e], row->l, (int)row->s, (int)c->chunk);
         /* what is reported is free of the rounding to the type, which alone fills the bound of 16-bit types */
         double rounding = 0.5 * check_ulp(type, reference), error = fabs(got - reference) - rounding;
         if (error > 0) note_worst(worst, row, e, error / (bound - rounding));
@@ -218,7 +227,7 @@ static bool compare_row(const check_case *c, const check_row *row, double slack,
     if (!c->args.lse) return true;
     double got = check_get(&c->lse, row->b, row->h, row->i, 0);
     /* beyond out's bound: turning a score of size L from one base of logarithms to another and back costs up to 2 L once more */
-    double bound = 0.5 * check_ulp(ATTN_F32, row->lse) + 0x1p-24 * (8 + 4 * row->l_lse + (double)row->s / 1024);
+    double bound = 0.5 * check_ulp(ATTN_F32, row->lse) + 0x1p-24 * (8 + 4 * row->l_lse + folding(c, row->s));
     double ratio = ratio_of(got, row->lse, bound);
     CHECK(ratio <= slack, "%s: lse[%d][%d][%d] is %.9g, expected %.9g, error/bound %.3g (L %.3g, S %d)", what, (int)row->b, (int)row->h,
           (int)row->i, got, row->lse, ratio, row->l_lse, (int)row->s);

@@ -158,10 +158,11 @@ typedef struct session {
 } session;
 
 static bool measure_row(session *all, workload *w, row *m) {
-    verify_options verify = { 5e7, 3e7, 1, true, 0 };
+    verify_options verify = { 5e7, 3e7, 1, true, 0, 0 };
     attn_explanation explanation = ATTN_EXPLANATION_INIT;
     if (!attn_cli_ok(attn_explain(all->context, &w->problem, &explanation))) return false;
     verify.weight_error = explanation.weight_error;
+    verify.chunk = explanation.chunk;
     attn_cli_plan_text(&explanation, m->plan, sizeof m->plan);
     if (!attn_cli_ok(attn_forward(all->context, &w->problem, &w->args))) return false;
     if (!attn_cli_verify(&w->problem, &w->args, &verify, &m->verdict)) return false;

@@ -242,6 +242,7 @@ static bool test(totals *all, const spec *s, bool typed, const attn_options *dev
     forward(all, &w, &t);
     verify_options judged = *verify;
     judged.weight_error = t.explanation.weight_error;
+    judged.chunk = t.explanation.chunk;
     bool done = t.status != ATTN_OK || attn_cli_verify(&w.problem, &w.args, &judged, &t.verdict);
     if (done && t.status == ATTN_OK) t.stray += attn_cli_workload_stray(&w);
     if (done) record(all, s, typed, &w, &t);
@@ -252,7 +253,7 @@ static bool test(totals *all, const spec *s, bool typed, const attn_options *dev
 }
 
 /* ---- many ---- */
-static const verify_options brief = { 8e6, 4e6, 1, true, 0 };
+static const verify_options brief = { 8e6, 4e6, 1, true, 0, 0 };
 
 static bool test_types(totals *all, spec s, const verify_options *verify) {
     attn_type only = all->options->type;

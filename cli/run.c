@@ -195,6 +195,7 @@ static bool compute(attn_context *context, const run_options *o, inputs *in, out
     verify_options verify = VERIFY_OPTIONS_INIT;
     if (!attn_cli_ok(attn_explain(context, &in->problem, &got->explanation))) return false;
     verify.weight_error = got->explanation.weight_error;
+    verify.chunk = got->explanation.chunk;
     double begun = attn_cli_seconds();
     if (!attn_cli_ok(attn_forward(context, &in->problem, &in->args))) return false;
     got->seconds = attn_cli_seconds() - begun;

@@ -16,7 +16,7 @@ typedef struct work {
     const attn_args *args;
     attn_context *reference;
     bound bound;
-    double weight_error;
+    double weight_error, keys_of_fold;
     float *out, *lse; /* the reference's, for a piece; also room for a converted row */
     float *row;
     verdict *result;
@@ -86,13 +86,16 @@ static bool same_rounded(attn_type type, float got, float want) {
     return memcmp(a, b, sizeof a) == 0 || got == want;
 }
 
+/* Of folding the keys of the row, in units of 2^-24: one for two folds. */
+static double folding(const work *w) { return w->bound.keys / (2 * w->keys_of_fold); }
+
 static void compare_element(work *w, const int64_t index[4], float got, float want) {
     const bound *r = &w->bound;
     attn_type type = w->problem->type_out;
     double a = r->a[index[3]], error_bound, ratio;
     if (isfinite(a)) { /* what overflows in the output's type is an infinity that stands for the next power of two */
         double near = attn_cli_clamp(type, want), mine = attn_cli_clamp(type, got);
-        error_bound = 0.5 * attn_cli_ulp(type, near) + 0.5 * attn_cli_ulp(ATTN_F32, near) + 0x1p-24 * a * (8 + 2 * r->l + r->keys / 1024) +
+        error_bound = 0.5 * attn_cli_ulp(type, near) + 0.5 * attn_cli_ulp(ATTN_F32, near) + 0x1p-24 * a * (8 + 2 * r->l + folding(w)) +
                       w->weight_error * a + r->lost[index[3]] + 0x1p-149 * r->keys;
         ratio = ratio_of(mine, near, error_bound);
     } else {
@@ -112,7 +115,7 @@ static void compare_lse(work *w, int64_t b, int64_t h, int64_t i, float want) {
     const bound *r = &w->bound;
     double got = w->args->lse[b * stride->batch + h * stride->head + i * stride->row];
     /* twice the part of l that out has: errors that all scores share cancel in out, and not here */
-    double error_bound = 0x1p-24 * (8 + 4 * r->l + r->keys / 1024) + attn_cli_ulp(ATTN_F32, want), ratio = ratio_of(got, want, error_bound);
+    double error_bound = 0x1p-24 * (8 + 4 * r->l + folding(w)) + attn_cli_ulp(ATTN_F32, want), ratio = ratio_of(got, want, error_bound);
     w->result->lse_mismatches += ratio > 1;
     note(&w->result->lse, (int64_t[4]){ b, h, i, -1 }, got, want, error_bound, ratio);
 }
@@ -181,6 +184,7 @@ static void close_work(work *w) {
 
 bool attn_cli_verify(const attn_problem *p, const attn_args *args, const verify_options *options, verdict *result) {
     work w = { .problem = p, .args = args, .weight_error = options->weight_error, .result = result };
+    w.keys_of_fold = options->chunk > 0 && options->chunk < 512 ? (double)options->chunk : 512;
     double cost = attn_cli_pairs(p, args) * (double)p->heads_q * (double)(p->dim_qk + p->dim_v);
     memset(result, 0, sizeof *result);
     for (int64_t b = 0; b < p->batch; b++) result->rows += attn_cli_band(p, args, b).len_q * p->heads_q;

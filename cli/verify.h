@@ -24,9 +24,10 @@ typedef struct verify_options {
     uint64_t seed;       /* of the choice of rows */
     bool quiet;          /* no progress bar */
     double weight_error; /* of attn_explanation: the bound of out grows by it */
+    int64_t chunk;       /* of attn_explanation: the bounds count folds by it */
 } verify_options;
 #define VERIFY_OPTIONS_INIT                                                                                                                \
-    { 2e9, 2e8, 1, false, 0 }
+    { 2e9, 2e8, 1, false, 0, 0 }
 
 /* Reads args->out and args->lse as attn_forward left them. False after a complaint (no memory, say). */
 bool attn_cli_verify(const attn_problem *problem, const attn_args *args, const verify_options *options, verdict *verdict);

@@ -188,7 +188,7 @@ typedef struct attn_options {
     attn_device device;
     int threads;                   /* 0: one for each CPU this process may use; 1: none but the caller's */
     int passes;                    /* 0: the plan decides; 1 or 2: forced (same bits either way) */
-    int64_t chunk;                 /* keys to a chunk; 0: the library's default. From 64 on within the bound; many folds of less add up */
+    int64_t chunk;                 /* keys to a chunk; 0: the library's default. Under 512 more folds, which the bound counts */
     const char *isa;               /* one of those that attn_describe lists ("avx2"); NULL: the best, up to ATTN_ISA in the environment */
     const attn_executor *executor; /* NULL: the library's threads. Copied */
     attn_precision precision;
