@@ -131,7 +131,8 @@ int64_t check_len_kv(const check_case *c, int64_t b);
 /* Whether lengths and band (not masks) let row i see key j, and whether everything does. */
 bool check_in_band(const check_case *c, int64_t b, int64_t i, int64_t j);
 bool check_visible(const check_case *c, int64_t b, int64_t h, int64_t i, int64_t j);
-/* Clears the outputs, calls forward, and checks the status and that nothing but rows below len_q was written. Notes weight_error and chunk. */
+/* Clears the outputs, calls forward, and checks the status and that nothing but rows below len_q was written. Notes weight_error and chunk.
+ */
 void check_case_forward(check_case *c, attn_context *context);
 void check_case_gaps(const check_case *c);
 /* A copy of the outputs' bytes (out, then lse), and the comparison with it: byte for byte. */

@@ -215,8 +215,8 @@ static bool compare_row(const check_case *c, const check_row *row, double slack,
         double got = check_get(&c->out, row->b, row->h, row->i, e), reference = row->out[e];
         double bound = bound_of(c, row, e), ratio = ratio_of(got, reference, bound);
         bool good = ratio <= slack;
-        CHECK(good, "%s: out[%d][%d][%d][%d] is %.9g, expected %.9g, error/bound %.3g (A %.3g, L %.3g, S %d, chunk %d)", what,
-              (int)row->b, (int)row->h, (int)row->i, (int)e, got, reference, ratio, row->a[e], row->l, (int)row->s, (int)c->chunk);
+        CHECK(good, "%s: out[%d][%d][%d][%d] is %.9g, expected %.9g, error/bound %.3g (A %.3g, L %.3g, S %d, chunk %d)", what, (int)row->b,
+              (int)row->h, (int)row->i, (int)e, got, reference, ratio, row->a[e], row->l, (int)row->s, (int)c->chunk);
         /* what is reported is free of the rounding to the type, which alone fills the bound of 16-bit types */
         double rounding = 0.5 * check_ulp(type, reference), error = fabs(got - reference) - rounding;
         if (error > 0) note_worst(worst, row, e, error / (bound - rounding));

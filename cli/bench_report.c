@@ -157,11 +157,29 @@ void attn_cli_print_row(const report *r, const row *w) {
     fflush(stdout);
 }
 
+/* Ratios of one sitting stand beside times of this run: said where they are far from what these times would give. */
+static void print_sittings(const report *r) {
+    int paired = 0, apart = 0, at = -1;
+    for (int i = 0; i < r->count; i++, at = -1) {
+        const row *w = &r->rows[i];
+        for (const peer *p; w->timed && (p = attn_cli_peer_of(r, w, at, &at));) {
+            double now = p->seconds / w->timing.median;
+            paired += attn_cli_paired(r, p);
+            apart += attn_cli_paired(r, p) && (now > 1.25 * p->ratio || p->ratio > 1.25 * now);
+        }
+    }
+    if (apart)
+        printf("ratios are those of the peers' own sitting, in turn with attn; %d of %d are a quarter and more off what the times above "
+               "give\n",
+               apart, paired);
+}
+
 void attn_cli_print_end(const report *r) {
     summary s;
     if (!attn_cli_summary(r, &s)) return;
     if (r->peers.root && s.compared == 0) printf("the peers' file has none of these cases and types\n");
     if (s.compared == 0) return;
-    printf("ratio to the fastest peer, over %d: median %.2f, least %.2f (%s %s, %s); more than 1: attn is faster\n", s.compared,
-           s.ratio_median, s.ratio_least, s.ratio_at->name, attn_cli_type(s.ratio_at->type), s.peer_at->name);
+    print_sittings(r);
+    printf("ratio to the fastest peer, of %d problem%s: median %.2f, least %.2f (%s %s, %s); more than 1: attn is faster\n", s.compared,
+           s.compared == 1 ? "" : "s", s.ratio_median, s.ratio_least, s.ratio_at->name, attn_cli_type(s.ratio_at->type), s.peer_at->name);
 }

@@ -85,7 +85,12 @@ int attn_cli_explain(int argc, char **argv) {
     bool good = context && attn_cli_ok(attn_explain(context, &problem, &explanation));
     if (good && o.json) {
         json_t *json = attn_cli_json_explanation(&explanation);
-        if (json) json_object_set_new(json, "problem", attn_cli_json_problem(&problem));
+        if (json) {
+            json_object_set_new(json, "command", json_string("explain"));
+            json_object_set_new(json, "version", json_string(attn_version()));
+            json_object_set_new(json, "precision", json_string(attn_cli_precision(o.device.precision)));
+            json_object_set_new(json, "problem", attn_cli_json_problem(&problem));
+        }
         good = attn_cli_json_print(json);
     } else if (good) {
         attn_cli_print_explanation(&explanation);

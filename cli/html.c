@@ -93,7 +93,7 @@ static void write_tiles(FILE *to, const report *r, const summary *s) {
 /* ---- tables: on a narrow screen every row becomes a card, and its cells carry their own labels ---- */
 static const char *const our_columns[] = { "Case",  "Type",          "Median",         "Rate", "Ceiling",        "Floor",
                                            "Share", "Error / bound", "Relative error", "Runs", "Copies of k, v", "Plan" };
-static const char *const peer_columns[] = { "Case", "Type", "Peer", "Version", "Median", "Ratio", "Relative error", "Ours", "Note" };
+static const char *const peer_columns[] = { "Case", "Type", "Peer", "Version", "Median", "Ratio", "Relative error", "Our error", "Note" };
 
 static void begin_table(FILE *to, const char *label, const char *const *columns, int count) {
     fputs("<table role=\"table\" aria-label=\"", to);

@@ -6,7 +6,23 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 peers=$2
 shift 2
-[[ $peers != none ]] || exec "$build/attn" bench "$@"
+
+all=("$@") ours=() page=(--html "$build/bench.html")
+while (($#)); do
+    case $1 in
+    --rounds) shift ;; # of the peers alone, as is --rounds=N
+    --rounds=*) ;;
+    *)
+        case $1 in
+        --html*) page=() ;;
+        --list | --help | -'?' | --usage | --version | -V | --save*) peers=none ;; # nothing is timed
+        esac
+        ours+=("$1")
+        ;;
+    esac
+    shift || break
+done
+[[ $peers != none ]] || exec "$build/attn" bench "${ours[@]}"
 
 requirements=bench/peers/requirements.txt
 python=${ATTN_PEERS_PYTHON:-build/peers/bin/python} # one that has them already, where nothing can be installed
@@ -23,20 +39,8 @@ if [[ -z ${ATTN_PEERS_PYTHON-} ]] && ! cmp -s $requirements build/peers/requirem
     fi
     cp $requirements build/peers/
 fi
-PYTHONDONTWRITEBYTECODE=1 "$python" bench/peers/peers.py --attn "$build/attn" --out "$build/peers.json" --peers "$peers" "$@"
+PYTHONDONTWRITEBYTECODE=1 "$python" bench/peers/peers.py --attn "$build/attn" --out "$build/peers.json" --peers "$peers" "${all[@]}"
 
-page=(--html "$build/bench.html") ours=()
-while (($#)); do
-    case $1 in
-    --rounds) shift ;; # of the peers alone, as is --rounds=N
-    --rounds=*) ;;
-    *)
-        [[ $1 != --html* ]] || page=()
-        ours+=("$1")
-        ;;
-    esac
-    shift || break
-done
 result=0
 "$build/attn" bench --compare "$build/peers.json" "${page[@]}" "${ours[@]}" || result=$?
 [[ $result != 0 || ${#page[@]} == 0 ]] || echo "the same as a page: $build/bench.html"

@@ -77,7 +77,8 @@ def test_ratios(page):
     assert hostile["ratio"] == 7.25 and hostile["paired"] and hostile["peer"] == HOSTILE
     assert rows["P1.small", "bf16"]["peers"] == []
     printed = (page / "printed").read_text()
-    assert "ratio to the fastest peer, over 3: median " in printed and "the peers were timed elsewhere" in printed and " 7.25 " in printed
+    assert "ratio to the fastest peer, of 3 problems: median " in printed and "the peers were timed elsewhere" in printed and " 7.25 " in printed
+    assert "sitting, in turn with attn; 1 of 1 are a quarter and more off" in printed
 
 
 # ---- the page in a browser ----

@@ -1,7 +1,9 @@
 """bench/peers without any of the peers: the driver and its worker on a peer made of numpy."""
 import importlib
 import json
+import os
 import pathlib
+import subprocess
 
 import numpy as np
 import pytest
@@ -59,6 +61,13 @@ def test_a_sitting(fake, binary, attn, tmp_path, capfd):
     table = attn("bench", "--shape", "1,4/2,20,120,32,causal=bottom-right", "--type", "f32", "--seconds", "0", "--threads", "1", "--isa", "scalar",
                  "--compare", "peers.json").out
     assert "fake" in table and "timed elsewhere" not in table and "%.2f" % found["entries"][2]["ratio"] in table
+
+
+@pytest.mark.parametrize("peers", ["none", "torch"])
+def test_the_script_hands_on_what_is_for_each(peers, binary):
+    """--rounds is the peers' alone; with --list nothing is timed, and nothing need be installed."""
+    done = subprocess.run([ROOT / "scripts" / "bench.sh", os.path.dirname(binary), peers, "--rounds", "2", "--list", "--rounds=3"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout.split()[0]) == (0, "", "origin"), done
 
 
 def test_ratios_are_paired(peers):

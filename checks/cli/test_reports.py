@@ -71,8 +71,8 @@ def test_explain_json(attn):
     args = ["explain", "--shape", "2,8/2,10,20,64/32,causal=bottom-right", "--type", "f16", "--type-out", "f32", "--mask", "bool", "--json"]
     report = json.loads(attn(*args).out)
     assert set(report) == {"device", "isa", "kernel", "passes", "threads", "chunk", "chunks", "rows", "jobs", "workspace", "bytes", "operations",
-                           "weight_error", "reason", "problem"}
-    assert report["weight_error"] == 0
+                           "weight_error", "reason", "problem", "command", "version", "precision"}
+    assert report["weight_error"] == 0 and (report["command"], report["precision"]) == ("explain", "exact")
     assert report["operations"] == 2 * (64 + 32) * 2 * 8 * sum(range(11, 21))
     problem = report["problem"]
     assert (problem["type_q"], problem["type_out"], problem["type_mask"], problem["align"], problem["right"], problem["dim_v"]) == (
