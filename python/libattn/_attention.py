@@ -176,8 +176,7 @@ def prepare(looks, mask, out, causal, window, offset, scale, softcap, layout, de
     if mask is not None:
         set_mask(problem, *mask)
     plan = Plan(context, problem, plain, tensors)
-    if math.isfinite(problem.scale):
-        context.workspace(problem)  # asks the library whether it takes the problem
+    context.workspace(problem, plan.about)  # asks the library whether it takes the problem
     return plan
 
 
@@ -274,7 +273,7 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, sca
     status = plan.forward(plan.handle, plan.address,
                           pack(STAMP, at_q, at_k, at_v, at_out, at_lse, at_mask, at_sinks, at_slopes, at_len_q, at_len_kv, 0, 0))
     if status:
-        plan.context.library.check(status, plan.about())
+        plan.context.library.check(status, plan.about)
     if out is None:
         result = kind.finish(result)
     return (result, kind.finish(lse)) if return_lse else result
@@ -322,7 +321,7 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
     lse = kind.empty(states[0][0], shapes["lse"], native.F32)
     arguments = native.stamped(native.Args, out=arrays.look(result, "out")[2], lse=arrays.look(lse, "lse")[2])
     pairs = list(zip(addresses[::2], addresses[1::2]))
-    context.library.check(context.merge(problem, pairs, arguments), f"; given {len(states)} states of {times(first.plain)}")
+    context.library.check(context.merge(problem, pairs, arguments), lambda: f"; given {len(states)} states of {times(first.plain)}")
     return (kind.finish(result) if out is None else out), kind.finish(lse)
 
 
@@ -375,7 +374,7 @@ def explain(q, k, v, *, mask=None, causal=False, window=None, offset=None, scale
     looks = [arrays.look(x, name)[:2] for x, name in ((q, "q"), (k, "k"), (v, "v"))]
     plan = prepare(looks, None if mask is None else arrays.look(mask, "mask")[:2], None if out is None else arrays.look(out, "out")[:2],
                    causal, window, offset, scale, softcap, layout, device, threads, precision)
-    found = plan.context.explain(plan.problem, plan.about())
+    found = plan.context.explain(plan.problem, plan.about)
     values = {field.name: getattr(found, field.name) for field in dataclasses.fields(Explanation)}
     return Explanation(**{name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()})
 

@@ -110,11 +110,12 @@ class Library:
     def version(self):
         return self.lib.attn_version().decode()
 
-    def check(self, status, about=""):
+    def check(self, status, about=lambda: ""):
+        """`about` is called for what the text is to say further, only where there is an error."""
         if status == OUT_OF_MEMORY:
             raise MemoryError(self.text(status))
         if status != OK:
-            raise StatusError(self.text(status) + about, status)
+            raise StatusError(self.text(status) + about(), status)
 
     def open(self, **options):
         return Context(self, **options)
@@ -150,9 +151,9 @@ class Context:
     def dense(self, problem, layout):
         self.library.check(self.lib.attn_problem_dense(byref(problem), layout))
 
-    def workspace(self, problem):
+    def workspace(self, problem, about=lambda: ""):
         size = c_size_t()
-        self.library.check(self.lib.attn_workspace(self.handle, byref(problem), byref(size)))
+        self.library.check(self.lib.attn_workspace(self.handle, byref(problem), byref(size)), about)
         return size.value
 
     def accepts(self, problem):
@@ -168,7 +169,7 @@ class Context:
         array = (State * max(len(states), 1))(*[State(out, lse) for out, lse in states])
         return self.lib.attn_merge(self.handle, byref(problem), array, len(states), byref(args))
 
-    def explain(self, problem, about=""):
+    def explain(self, problem, about=lambda: ""):
         explanation = stamped(Explanation)
         self.library.check(self.lib.attn_explain(self.handle, byref(problem), byref(explanation)), about)
         return explanation
