@@ -190,7 +190,7 @@ static void check_said(attn_device device) {
     EXPECT(strcmp(d.device, name_of(device)) == 0 && strcmp(e.device, d.device) == 0 && strcmp(e.isa, d.isa) == 0, "%s %s", d.device,
            d.isa);
     EXPECT(d.threads >= 1 && d.threads <= 2 && e.threads >= 1 && e.threads <= d.threads, "%d and %d threads", d.threads, e.threads);
-    EXPECT(strstr(d.isas, d.isa) != NULL && strcmp(d.pool, d.threads > 1 ? "pthreadpool" : "none") == 0, "%s of %s; %s", d.isa, d.isas,
+    EXPECT(strstr(d.isas, d.isa) != NULL && strcmp(d.pool, d.threads > 1 ? CHECK_WORKERS : "none") == 0, "%s of %s; %s", d.isa, d.isas,
            d.pool);
     EXPECT(e.operations == 4.0 * DIM * HEADS * (1 + 2 + 3), "%g operations", e.operations);
     EXPECT(e.bytes == 4.0 * HEADS * DIM * (2 * LEN_Q + 2 * LEN_KV), "%g bytes", e.bytes);

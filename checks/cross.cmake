@@ -1,5 +1,6 @@
 # The library on other machines, C libraries and systems, by the files in cmake/toolchains: built like the variants of matrix.cmake, without
-# the command and without threads of the library's own (jansson and pthreadpool are this machine's), and checked under an emulator.
+# the command and with the library's own threads or without any (jansson and pthreadpool are this machine's), and checked under an
+# emulator.
 
 # attn_cross(NAME SCALE PROGRAMS [TOOL...]): NAME of the toolchain; SCALE times as many random cases as usual. TOOLs are needed beside the
 # toolchain's compiler and emulator; what is missing is skipped by name.
@@ -22,7 +23,7 @@ function(attn_cross name scale programs)
     set(folder ${PROJECT_BINARY_DIR}/${name})
     attn_check(${name}.build "cross;${name}" 300 ${PROJECT_SOURCE_DIR}/scripts/build.sh ${folder} -DCMAKE_TOOLCHAIN_FILE=${toolchain}
         -DCMAKE_BUILD_TYPE=Release -DATTN_WERROR=ON -DATTN_WITH_PTHREADPOOL=OFF -DATTN_BUILD_CLI=OFF -DATTN_BUILD_CHECKS=ON
-        -DATTN_CHECK_MATRIX=OFF)
+        -DATTN_CHECK_MATRIX=OFF ${${name}_options})
     set_tests_properties(${name}.build PROPERTIES FIXTURES_SETUP ${name} PROCESSORS 2
         ENVIRONMENT "ZIG_LOCAL_CACHE_DIR=${folder}/zig;ZIG_GLOBAL_CACHE_DIR=${folder}/zig") # else in the home folder
 
@@ -53,10 +54,11 @@ endfunction()
 
 set(cross_check_ladder_arguments 1000 100) # seed and count: the random cases only
 
-# All check programs but check_inject (made for glibc's malloc), check_pool under qemu-user (which gives no threads to the child of a fork),
-# and what needs POSIX on Windows.
+# All check programs but check_inject (made for glibc's malloc), check_pool where there are no threads, and what needs POSIX on Windows.
 set(portable consumer check_bits check_convert check_guard check_ladder check_laws check_misc check_overlap check_problem check_range
     check_reference check_status check_threads check_visible)
+set(aarch64_options -DATTN_WITH_PTHREADS=OFF) # qemu-user falls over threads in the child of a fork
+set(riscv64_options ${aarch64_options})
 attn_cross(aarch64 0.05 "${portable};check_context" qemu-aarch64)
 attn_cross(riscv64 0.05 "${portable};check_context" qemu-riscv64)
 attn_cross(musl 0.2 "${portable};check_context;check_pool")

@@ -32,8 +32,12 @@ set(checked -DCMAKE_BUILD_TYPE=RelWithDebInfo)
 attn_variant(clang clang-14 0.5 "${programs}" -DCMAKE_BUILD_TYPE=Release)
 attn_variant(asan clang-14 0.2 "${programs};${fuzzers}" ${checked} -DATTN_SANITIZE=address)
 attn_variant(poolless gcc 0.2 "check_pool;check_threads;check_context"
-    -DCMAKE_BUILD_TYPE=Debug -DATTN_WITH_PTHREADPOOL=OFF -DATTN_BUILD_CLI=OFF)
+    -DCMAKE_BUILD_TYPE=Debug -DATTN_WITH_PTHREADPOOL=OFF -DATTN_WITH_PTHREADS=OFF -DATTN_BUILD_CLI=OFF)
+attn_variant(pthreads gcc 0.2 "check_pool;check_threads;check_context;check_bits;check_inject"
+    -DCMAKE_BUILD_TYPE=Release -DATTN_WITH_PTHREADPOOL=OFF -DATTN_BUILD_CLI=OFF)
 attn_variant(tsan clang-14 0.2 "check_pool;check_threads" ${checked} -DATTN_SANITIZE=thread -DATTN_BUILD_CLI=OFF)
+attn_variant(pthreads_tsan clang-14 0.2 "check_pool;check_threads"
+    ${checked} -DATTN_SANITIZE=thread -DATTN_WITH_PTHREADPOOL=OFF -DATTN_BUILD_CLI=OFF)
 
 # The ISA amx in plain C, on every machine: its logic, not its instructions. Slow, so few cases.
 attn_variant(tiles gcc 0.05 "check_ladder;check_laws;check_bits;check_guard;check_range;check_visible"

@@ -237,7 +237,7 @@ typedef struct attn_description {
     int threads;              /* that a call on this context may use, the caller's own included */
     const char *device, *isa; /* in use */
     const char *isas;         /* every one that this build has and this machine can run, space separated, best last */
-    const char *pool;         /* whose threads: "pthreadpool", "executor" or "none" */
+    const char *pool;         /* whose threads: "pthreadpool", "pthreads" (the library's own), "executor" or "none" */
 } attn_description;
 #define ATTN_DESCRIPTION_INIT { ATTN_STAMP(attn_description), 0, NULL, NULL, NULL, NULL }
 ATTN_API attn_status attn_describe(attn_context *context, attn_description *description); /* strings live as long as the context */

@@ -1,4 +1,4 @@
-/* pool.h: who runs the tasks of a call: the pthreadpool library, the host's executor, or the calling thread alone. */
+/* pool.h: who runs the tasks of a call: workers, the host's executor, or the calling thread alone. */
 #ifndef ATTN_POOL_H
 #define ATTN_POOL_H
 #include "attn/attn.h"
