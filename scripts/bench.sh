@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench.sh BUILD PEERS [OPTION...]: times ours and the peers (torch, onnxruntime, with commas; none) and prints the table, with options of
 # attn bench and --rounds=N (how often each peer has its turn); leaves BUILD/peers.json and BUILD/bench.html. The peers' Python packages are
-# installed into build/peers on first use.
+# those of the checks (scripts/setup.sh check), or where these are not there installed into build/peers on first use.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 peers=$2
@@ -26,7 +26,9 @@ done
 
 requirements=bench/peers/requirements.txt
 python=${ATTN_PEERS_PYTHON:-build/peers/bin/python} # one that has them already, where nothing can be installed
-if [[ -z ${ATTN_PEERS_PYTHON-} ]] && ! cmp -s $requirements build/peers/requirements.txt; then
+if [[ -z ${ATTN_PEERS_PYTHON-} ]] && cat $requirements checks/requirements.txt | cmp -s - build/venv/requirements.txt; then
+    python=build/venv/bin/python
+elif [[ -z ${ATTN_PEERS_PYTHON-} ]] && ! cmp -s $requirements build/peers/requirements.txt; then
     echo "installing the peers into build/peers (a large download; ours alone: make bench PEERS=none)"
     rm -rf build/peers
     mkdir -p build

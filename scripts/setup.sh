@@ -39,14 +39,15 @@ else
     fi
 fi
 
-# The checks' Python packages, pinned, apart from the machine's own.
-if [[ " $* " == *" check "* ]] && ! cmp -s checks/requirements.txt build/venv/requirements.txt; then
-    echo "installing the checks' Python packages into build/venv"
+# The checks' Python packages, pinned, apart from the machine's own. The peers of make bench are among them.
+requirements() { cat bench/peers/requirements.txt checks/requirements.txt; }
+if [[ " $* " == *" check "* ]] && ! requirements | cmp -s - build/venv/requirements.txt; then
+    echo "installing the checks' Python packages into build/venv (PyTorch and others, about 2 GB)"
     rm -rf build/venv
     mkdir -p build
     python=/usr/bin/python3 # the one that python3-venv belongs to
     [[ -x $python ]] || python=python3
     "$python" -m venv build/venv
     build/venv/bin/python -m pip install -qq --disable-pip-version-check -r checks/requirements.txt </dev/null
-    cp checks/requirements.txt build/venv/
+    requirements >build/venv/requirements.txt
 fi
