@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 import struct
 import threading
 
@@ -23,6 +24,16 @@ pack = struct.Struct("@IPPPPPPPPPPPN").pack  # attn_args
 STAMP = native.stamp(native.Args)
 plans = {}
 opening = threading.Lock()
+
+
+def renew_lock():
+    """The thread that holds it may not be in this process."""
+    global opening
+    opening = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=renew_lock)
 
 
 @functools.lru_cache(maxsize=None)
