@@ -121,8 +121,8 @@ def check_shapes(q, k, v, layout):
     unlike(k, v, "length", 2)
     unlike(q, k, "head dim", 3)
     if k.shape[1] == 0 or q.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ValueError(f"q: its number of heads, {q.shape[1]}, must be a positive multiple of k's, {k.shape[1]}; "
-                         f"q is {times(q.plain)} and k {times(k.plain)} ({layout})")
+        raise ValueError(f"{q.name}: its number of heads, {q.shape[1]}, must be a positive multiple of {k.name}'s, {k.shape[1]}; "
+                         f"{q.name} is {times(q.plain)} and {k.name} {times(k.plain)} ({layout})")
 
 
 def set_band(problem, causal, window, offset):
