@@ -191,6 +191,16 @@ def prepare(looks, mask, out, causal, window, offset, scale, softcap, layout, de
     return plan
 
 
+def keep_plan(key, plan):
+    """Not where an option may change its value and stay itself, as a tensor of one number does."""
+    if not all(x is None or isinstance(x, (str, int, float, np.generic)) for option in key[5:]
+               for x in (option if type(option) is tuple else (option,))):
+        return
+    if len(plans) >= KEPT:
+        plans.clear()
+    plans[key] = plan
+
+
 def vector(name, x, dtype, count, most=None):
     """A small vector as the library takes it; a copy where it is of another type."""
     array = np.asarray(x)
@@ -258,9 +268,7 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, sca
         plan = prepare(((kind, sign_q), (kind_k, sign_k), (kind_v, sign_v)), sign_mask and (kind_mask, sign_mask),
                        sign_out and (kind_out, sign_out), causal, window, offset, scale, softcap, layout, device, threads, precision)
         if key is not None:
-            if len(plans) >= KEPT:
-                plans.clear()
-            plans[key] = plan
+            keep_plan(key, plan)
     if sinks is None and alibi_slopes is None and len_q is None and len_kv is None:
         at_sinks = at_slopes = at_len_q = at_len_kv = 0
     else:
