@@ -201,6 +201,18 @@ def keep_plan(key, plan):
     plans[key] = plan
 
 
+def refuse(status, plan, addresses, at_mask):
+    """Raises what the library found wrong; which array is misaligned it does not say."""
+    if status == native.MISALIGNED:
+        problem = plan.problem
+        types = {"q": problem.type_q, "k": problem.type_k, "v": problem.type_v, "out": problem.type_out, "mask": problem.type_mask}
+        for name, address in {**addresses, "mask": at_mask}.items():
+            if address and address % arrays.SIZES[types[name]]:
+                raise native.StatusError(f"{name}: lies at an address that is no multiple of its element size, "
+                                         f"{arrays.SIZES[types[name]]}{plan.about()}", status)
+    plan.context.library.check(status, plan.about)
+
+
 def vector(name, x, dtype, count, most=None):
     """A small vector as the library takes it; a copy where it is of another type."""
     array = np.asarray(x)
@@ -292,7 +304,7 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, sca
     status = plan.forward(plan.handle, plan.address,
                           pack(STAMP, at_q, at_k, at_v, at_out, at_lse, at_mask, at_sinks, at_slopes, at_len_q, at_len_kv, 0, 0))
     if status:
-        plan.context.library.check(status, plan.about)
+        refuse(status, plan, {"q": at_q, "k": at_k, "v": at_v, "out": at_out}, at_mask)
     if out is None:
         result = kind.finish(result)
     return (result, kind.finish(lse)) if return_lse else result

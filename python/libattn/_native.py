@@ -16,7 +16,7 @@ TOP_LEFT, BOTTOM_RIGHT = range(2)
 CPU, REFERENCE = range(2)
 EXACT, FAST = range(2)
 UNBOUNDED = -1
-OK, OUT_OF_MEMORY = 0, 52
+OK, MISALIGNED, OUT_OF_MEMORY = 0, 36, 52
 
 
 class Strides(Structure):
@@ -66,7 +66,7 @@ C_NAMES = {Strides: "attn_strides", MaskStrides: "attn_mask_strides", Problem: "
 C_CONSTANTS = {"ATTN_NONE": NONE, "ATTN_F32": F32, "ATTN_F16": F16, "ATTN_BF16": BF16, "ATTN_BOOL": BOOL, "ATTN_BHLD": BHLD,
                "ATTN_BLHD": BLHD, "ATTN_TOP_LEFT": TOP_LEFT, "ATTN_BOTTOM_RIGHT": BOTTOM_RIGHT, "ATTN_CPU": CPU,
                "ATTN_REFERENCE": REFERENCE, "ATTN_EXACT": EXACT, "ATTN_FAST": FAST, "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK,
-               "ATTN_ERROR_OUT_OF_MEMORY": OUT_OF_MEMORY}
+               "ATTN_ERROR_MISALIGNED": MISALIGNED, "ATTN_ERROR_OUT_OF_MEMORY": OUT_OF_MEMORY}
 
 
 def stamp(struct):
