@@ -42,13 +42,11 @@ def open_context(device, threads, precision):
 
 
 def context_of(device, threads, precision):
-    if device not in DEVICES:
-        raise ValueError(f'device: must be "cpu" or "reference", not {device!r}')
-    if precision not in PRECISIONS:
-        raise ValueError(f'precision: must be "exact" or "fast", not {precision!r}')
+    device = choice("device", device, DEVICES, '"cpu" or "reference"')
+    precision = choice("precision", precision, PRECISIONS, '"exact" or "fast"')
     threads = whole("threads", 0 if threads is None else threads)
     with opening:
-        return open_context(DEVICES[device], max(-1, min(threads, 1025)), PRECISIONS[precision])
+        return open_context(device, max(-1, min(threads, 1025)), precision)
 
 
 def whole(name, x):
@@ -64,9 +62,20 @@ def whole(name, x):
 
 def number(name, x):
     try:
+        if isinstance(x, (str, bytes, bytearray)):
+            raise TypeError
         return float(x)
-    except (TypeError, ValueError):
+    except OverflowError:
+        raise ValueError(f"{name}: must fit float32, and does not") from None
+    except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name}: must be a number, not {x!r}") from None
+
+
+def choice(name, x, table, text):
+    try:
+        return table[x]
+    except (KeyError, TypeError):
+        raise ValueError(f"{name}: must be {text}, not {x!r}") from None
 
 
 def times(shape):
@@ -160,8 +169,7 @@ def set_mask(problem, kind, signature):
 
 def prepare(looks, mask, out, causal, window, offset, scale, softcap, layout, device, threads, precision):
     """The plan of a call; every rule that can be told from shapes and options is checked here."""
-    if layout not in AXES:
-        raise ValueError(f'layout: must be "bhld" or "blhd", not {layout!r}')
+    choice("layout", layout, AXES, '"bhld" or "blhd"')
     q, k, v = (Tensor(name, kind, signature, layout) for name, (kind, signature) in zip("qkv", looks))
     check_shapes(q, k, v, layout)
     batch, heads_q, len_q, dim = q.shape
@@ -182,7 +190,9 @@ def prepare(looks, mask, out, causal, window, offset, scale, softcap, layout, de
         tensors.append(o)
     if scale is not None:
         problem.scale = number("scale", scale)
-    problem.softcap = number("softcap", softcap)
+    problem.softcap = cap = number("softcap", softcap)
+    if cap and not problem.softcap:
+        raise ValueError(f"softcap: {softcap!r} is 0 as a float32, which would mean none")
     set_band(problem, causal, window, offset)
     if mask is not None:
         set_mask(problem, *mask)
@@ -319,8 +329,7 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
     out             write here: float32, float16 or bfloat16.
 
     Returns (out, lse), float32 unless out says otherwise, of the first state's kind."""
-    if layout not in AXES:
-        raise ValueError(f'layout: must be "bhld" or "blhd", not {layout!r}')
+    choice("layout", layout, AXES, '"bhld" or "blhd"')
     states = [tuple(state) for state in states]
     if not states or any(len(state) != 2 for state in states):
         raise ValueError("states: must be one or more pairs (out, lse)")
