@@ -17,6 +17,7 @@ from . import _native as native
 AXES = {"bhld": (0, 1, 2, 3), "blhd": (0, 2, 1, 3)}  # of batch, head, row, element
 LAYOUTS = {"bhld": native.BHLD, "blhd": native.BLHD}
 DEVICES = {None: native.CPU, "cpu": native.CPU, "reference": native.REFERENCE}
+CAUSAL = {None: False, False: False, True: True, "top-left": "top-left", "bottom-right": "bottom-right"}  # 0 and 1 are False and True
 PRECISIONS = {"exact": native.EXACT, "fast": native.FAST}
 KEPT = 1024  # descriptions
 
@@ -136,12 +137,11 @@ def check_shapes(q, k, v, layout):
 
 def set_band(problem, causal, window, offset):
     """causal, window and offset as the diagonal and the keys on either side of it."""
-    if causal is True or causal is np.True_:
+    choice("causal", causal, CAUSAL, 'False, True, "top-left" or "bottom-right"')
+    if CAUSAL[causal] is True:
         if problem.len_q != problem.len_kv:
             raise ValueError(f'causal: with {problem.len_q} rows and {problem.len_kv} keys it must say which corner the diagonal starts '
                              'from, "top-left" (row i sees keys up to i) or "bottom-right" (the last row sees all)')
-    elif causal not in (False, None, "top-left", "bottom-right"):
-        raise ValueError(f'causal: must be False, True, "top-left" or "bottom-right", not {causal!r}')
     left, right = native.UNBOUNDED, native.UNBOUNDED
     if window is not None:
         try:
