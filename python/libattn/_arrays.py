@@ -215,6 +215,11 @@ def jax_array(x):
     return jax is not None and isinstance(x, jax.Array)
 
 
+def jax_tracer(x):
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.core.Tracer)
+
+
 kinds = {np.ndarray: NumPy}
 
 
@@ -246,7 +251,13 @@ def look(x, name):
     try:
         return kind, *kind.look(x)
     except Exception as why:
-        raise TypeError(f"{name}: {type(x).__name__} gives no access to its memory: {str(why).strip().splitlines()[:1]}") from why
+        if jax_tracer(x):
+            raise TypeError(f"{name}: is traced by JAX (under jit, grad or vmap), so has no values; libattn.attention takes arrays that do") from why
+        raise TypeError(f"{name}: {type(x).__name__} gives no access to its memory: {first_line(why)}") from why
+
+
+def first_line(why):
+    return (str(why).strip().splitlines() or [type(why).__name__])[0]
 
 
 def is_buffer(x):
