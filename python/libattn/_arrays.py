@@ -228,6 +228,8 @@ def kind_of(x, name):
     kind = kinds.get(type(x))
     if kind is not None:
         return kind
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name}: is a masked array, whose mask would count for nothing; give its data, and its mask as attention's")
     if isinstance(x, np.ndarray):
         kind = NumPy
     elif torch_tensor(x):
