@@ -172,6 +172,10 @@ class Torch:
         cls.is_grad_enabled = staticmethod(torch.is_grad_enabled)
 
     @staticmethod
+    def is_recording():
+        return sys.modules["torch"].is_grad_enabled()
+
+    @staticmethod
     def look(x):
         recorded = x.requires_grad and Torch.is_grad_enabled()
         return (x.shape, x.stride(), x.dtype, x.is_cpu, recorded, x.is_neg()), x.data_ptr() or NOWHERE, x
@@ -260,6 +264,19 @@ def look(x, name):
 
 def first_line(why):
     return (str(why).strip().splitlines() or [type(why).__name__])[0]
+
+
+def small(x, name):
+    """Any array or sequence as a NumPy array, copied where it has to be."""
+    try:
+        if torch_tensor(x):
+            if x.requires_grad and Torch.is_recording():
+                raise ValueError("requires_grad is set and libattn computes no gradients")
+            x = x.detach().cpu()
+            x = x.float() if x.is_floating_point() else x
+        return np.asarray(x)
+    except Exception as why:
+        raise (ValueError if isinstance(why, ValueError) else TypeError)(f"{name}: {first_line(why)}") from why
 
 
 def is_buffer(x):

@@ -225,7 +225,7 @@ def refuse(status, plan, addresses, at_mask):
 
 def vector(name, x, dtype, count, most=None):
     """A small vector as the library takes it; a copy where it is of another type."""
-    array = np.asarray(x)
+    array = arrays.small(x, name)
     if array.dtype.kind not in ("iu" if most is not None else "iuf") and array.dtype.name != "bfloat16":
         raise TypeError(f"{name}: must hold {'integers' if most is not None else 'numbers'}, not {array.dtype}")
     if most is not None and array.ndim == 0:
