@@ -20,6 +20,7 @@ DEVICES = {None: native.CPU, "cpu": native.CPU, "reference": native.REFERENCE}
 CAUSAL = {None: False, False: False, True: True, "top-left": "top-left", "bottom-right": "bottom-right"}  # 0 and 1 are False and True
 PRECISIONS = {"exact": native.EXACT, "fast": native.FAST}
 KEPT = 1024  # descriptions
+READ_ONLY = "out: is read-only, or of a kind that does not let itself be written to (JAX arrays, what has DLPack alone)"
 
 pack = struct.Struct("@IPPPPPPPPPPPN").pack  # attn_args
 STAMP = native.stamp(native.Args)
@@ -278,7 +279,7 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, sca
     if out is not None:
         kind_out, sign_out, at_out, keep_out = look(out, "out")
         if not kind_out.writable(out):
-            raise ValueError("out: is read-only")
+            raise ValueError(READ_ONLY)
     if type(window) is list:
         window = tuple(window)
     key = (sign_q, sign_k, sign_v, sign_mask, sign_out, causal, window, offset, scale, softcap, layout, device, threads, precision)
@@ -330,7 +331,10 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
 
     Returns (out, lse), float32 unless out says otherwise, of the first state's kind."""
     choice("layout", layout, AXES, '"bhld" or "blhd"')
-    states = [tuple(state) for state in states]
+    try:
+        states = [tuple(state) for state in states]
+    except TypeError:
+        raise TypeError(f"states: must be a list of pairs (out, lse), not {type(states).__name__}") from None
     if not states or any(len(state) != 2 for state in states):
         raise ValueError("states: must be one or more pairs (out, lse)")
     kind = arrays.kind_of(states[0][0], "states[0] out")
@@ -353,11 +357,13 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
     else:
         kind_out, sign_out, _, _ = arrays.look(out, "out")
         o = Tensor("out", kind_out, sign_out, layout)
-        if o.plain != first.plain or not kind_out.writable(out):
-            raise ValueError(f"out: must be writable and of shape {times(first.plain)}; its shape is {times(o.plain)}")
+        if not kind_out.writable(out):
+            raise ValueError(READ_ONLY)
+        if o.plain != first.plain:
+            raise ValueError(f"out: its shape is {times(o.plain)} but must be {times(first.plain)}, as the first state's")
         problem.type_out = o.type
-        if o.strides[:3] != (problem.out.batch, problem.out.head, problem.out.row):
-            raise ValueError("out: must be dense, as the states are")
+        if not is_dense(o.plain, [o.strides[a] for a in AXES[layout]]):
+            raise ValueError(f"out: must be dense; its shape is {times(o.plain)}")
     lse = kind.empty(states[0][0], shapes["lse"], native.F32)
     arguments = native.stamped(native.Args, out=arrays.look(result, "out")[2], lse=arrays.look(lse, "lse")[2])
     pairs = list(zip(addresses[::2], addresses[1::2]))
@@ -372,6 +378,10 @@ def dense_strides(shape):
     return strides
 
 
+def is_dense(shape, strides):
+    return 0 in shape or all(n == 1 or s == d for n, s, d in zip(shape, strides, dense_strides(shape)))
+
+
 def dense_f32(x, name, shape):
     """The address of a float32 array of the shape, row after row: its own, or a copy's, and what holds it."""
     kind, signature, address, keep = arrays.look(x, name)
@@ -380,7 +390,7 @@ def dense_f32(x, name, shape):
         raise TypeError(f"{name}: must be float32, not {arrays.NAMES[code]}")
     if tuple(given) != tuple(shape):
         raise ValueError(f"{name}: its shape is {times(given)} but must be {times(shape)}, as the first state's")
-    if all(n <= 1 or s == d for n, s, d in zip(given, strides, dense_strides(shape))):
+    if is_dense(given, strides):
         return address, keep
     view = np.lib.stride_tricks.as_strided(
         np.frombuffer((native.c_char * 4).from_address(address), np.float32), given, [4 * s for s in strides])
