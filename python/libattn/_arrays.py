@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p, py_object
+from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, py_object
 
 import numpy as np
 
@@ -88,6 +88,13 @@ class DLTensor(Structure):
                 ("byte_offset", c_uint64)]
 
 
+class VersionedDLTensor(Structure):
+    """DLManagedTensorVersioned, of version 1 on."""
+
+    _fields_ = [("major", c_uint32), ("minor", c_uint32), ("context", c_void_p), ("deleter", c_void_p), ("flags", c_uint64),
+                ("tensor", DLTensor)]
+
+
 CPU_DEVICES = (1, 3, 11)  # plain, and pinned for CUDA or ROCm
 DLPACK_TYPES = {(2, 32): native.F32, (2, 16): native.F16, (4, 16): native.BF16, (6, 8): native.BOOL}
 
@@ -100,8 +107,12 @@ class DLPack:
         device = x.__dlpack_device__()
         if device[0] not in CPU_DEVICES:
             return (None, None, None, int(device[0])), 0, x
-        capsule = x.__dlpack__()
-        tensor = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
+        try:
+            capsule = x.__dlpack__()
+            tensor = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
+        except BufferError:  # read-only memory takes a version of the protocol that can say so
+            capsule = x.__dlpack__(max_version=(1, 0))
+            tensor = VersionedDLTensor.from_address(capsule_pointer(capsule, b"dltensor_versioned")).tensor
         shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
         address = (tensor.data or NOWHERE) + tensor.byte_offset
