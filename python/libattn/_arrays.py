@@ -269,7 +269,7 @@ def look(x, name):
         return kind, *kind.look(x)
     except Exception as why:
         if jax_tracer(x):
-            raise TypeError(f"{name}: is traced by JAX (under jit, grad or vmap), so has no values; libattn.attention takes arrays that do") from why
+            raise TypeError(f"{name}: is traced by JAX (under jit, grad or vmap), so it has no values yet") from why
         raise TypeError(f"{name}: {type(x).__name__} gives no access to its memory: {first_line(why)}") from why
 
 

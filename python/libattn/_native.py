@@ -96,7 +96,8 @@ class Library:
             "attn_reserve": [c_void_p, c_void_p], "attn_forward": [c_void_p, c_void_p, c_void_p],
             "attn_merge": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
             "attn_explain": [c_void_p, c_void_p, POINTER(Explanation)], "attn_describe": [c_void_p, POINTER(Description)],
-            "attn_problem_dense": [POINTER(Problem), c_int], "attn_problem_setup": [POINTER(Problem), c_uint32, c_int, c_int] + [c_int64] * 6,
+            "attn_problem_dense": [POINTER(Problem), c_int],
+            "attn_problem_setup": [POINTER(Problem), c_uint32, c_int, c_int] + [c_int64] * 6,
         }
         for name, arguments in signatures.items():
             getattr(lib, name).argtypes, getattr(lib, name).restype = arguments, c_int
