@@ -225,6 +225,7 @@ typedef struct caller {
     attn_pool *pool;
     atomic_bool *stop;
     int rounds, done;
+    pthread_t thread;
 } caller;
 
 static void *call_often(void *state) {
@@ -244,7 +245,7 @@ static void check_concurrent_callers(void) {
     caller callers[3];
     pthread_t threads[3];
     for (int i = 0; i < 3; ++i) {
-        callers[i] = (caller){ pool, NULL, 300, 0 };
+        callers[i] = (caller){ .pool = pool, .rounds = 300 };
         expect(pthread_create(&threads[i], NULL, call_often, &callers[i]) == 0, "a thread for the check itself");
     }
     for (int i = 0; i < 3; ++i) {
@@ -254,9 +255,45 @@ static void check_concurrent_callers(void) {
     attn_pool_close(pool);
 }
 
+/* ---- a caller who is cancelled ---- */
+static void cancel_caller(void *state, size_t slot) {
+    caller *c = state;
+    struct timespec from, now;
+    (void)slot;
+    pthread_cancel(c->thread); /* whoever runs this; the others are still at work then */
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    do clock_gettime(CLOCK_MONOTONIC, &now); /* sleep would be the caller's end */
+    while ((double)(now.tv_sec - from.tv_sec) + 1e-9 * (double)(now.tv_nsec - from.tv_nsec) < 0.02);
+}
+
+static void *call_and_go(void *state) {
+    caller *c = state;
+    c->thread = pthread_self();
+    attn_pool_run(c->pool, cancel_caller, c, attn_pool_threads(c->pool));
+    c->done = 1;
+    pthread_testcancel();
+    return NULL;
+}
+
+static void check_cancelled_caller(void) {
+    attn_pool *pool = pool_of(3, NULL);
+    for (int i = 0; i < 5; ++i) {
+        caller c = { .pool = pool };
+        pthread_t thread;
+        void *result = NULL;
+        expect(pthread_create(&thread, NULL, call_and_go, &c) == 0, "a thread for the check itself");
+        pthread_join(thread, &result);
+        expect(c.done == 1 && result == PTHREAD_CANCELED, "a cancelled caller first finishes its call");
+    }
+    caller next = { .pool = pool, .rounds = 20 };
+    call_often(&next);
+    expect(next.done == 20, "the pool works after a caller was cancelled");
+    attn_pool_close(pool);
+}
+
 /* ---- fork ---- */
 static bool works_here(attn_pool *pool) {
-    caller callers[2] = { { pool, NULL, 20, 0 }, { pool, NULL, 20, 0 } };
+    caller callers[2] = { { .pool = pool, .rounds = 20 }, { .pool = pool, .rounds = 20 } };
     pthread_t second; /* both find at once that the threads are gone */
     if (pthread_create(&second, NULL, call_often, &callers[1]) != 0) return false;
     call_often(&callers[0]);
@@ -282,7 +319,7 @@ static void check_fork(void) {
 #else
     attn_pool *pool = pool_of(3, NULL);
     atomic_bool stop = false;
-    caller busy = { pool, &stop, 0, 0 };
+    caller busy = { .pool = pool, .stop = &stop };
     pthread_t thread;
     expect(pthread_create(&thread, NULL, call_often, &busy) == 0, "a thread for the check itself");
     for (int i = 0; i < 10; ++i) {
@@ -344,6 +381,7 @@ static void check_given_back(void) {
 #if !SANITIZED && defined __GLIBC__                                   /* others may be linked statically */
 static atomic_int created, fail_from = 1 << 30, fail_until = 1 << 30; /* calls fail_from <= n < fail_until fail */
 static atomic_int alive, most_alive = 1 << 30;
+static atomic_bool held; /* new threads do not get to run */
 
 typedef struct start {
     void *(*body)(void *);
@@ -353,6 +391,7 @@ typedef struct start {
 static void *count_life(void *state) {
     start own = *(start *)state;
     free(state);
+    while (atomic_load(&held)) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
     void *result = own.body(own.argument);
     atomic_fetch_sub(&alive, 1);
     return result;
@@ -409,7 +448,23 @@ static void check_refusal(int from, int until) {
     attn_pool_close(pool);
 }
 
+/* Threads that the system gives but does not run hold no call up. pthreadpool's callers wait for all of its threads. */
+static void check_held(void) {
+#ifdef ATTN_HAVE_PTHREADS
+    atomic_store(&held, true);
+    attn_pool *pool = pool_of(3, NULL);
+    tally t = { 0 };
+    for (int i = 0; i < 20; ++i) attn_pool_run(pool, count_slot, &t, 3);
+    expect(attn_pool_threads(pool) == 3 && tally_is(&t, 3, 20), "workers that do not run: the caller does it all");
+    atomic_store(&held, false);
+    for (int i = 0; i < 20; ++i) attn_pool_run(pool, count_slot, &t, 3);
+    expect(tally_is(&t, 3, 40), "workers that come late");
+    attn_pool_close(pool);
+#endif
+}
+
 static void check_refusals(void) {
+    check_held();
     for (int room = 0; room < 5; ++room) check_shortage(room);
     for (int n = 0; n < 8; ++n) {
         check_refusal(n, n + 1);              /* one call fails */
@@ -430,6 +485,7 @@ int main(void) {
     check_executor();
     check_environment();
     check_concurrent_callers();
+    check_cancelled_caller();
     check_fork();
     check_given_back();
     check_refusals();
