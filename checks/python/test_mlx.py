@@ -1,6 +1,6 @@
 """The parameter grid that MLX's own tests of mx.fast.scaled_dot_product_attention go through (ml-explore/mlx, python/tests/
 test_fast_sdpa.py, 2026), with their shapes, types, masks and tolerances, against float64. Left out: gradients, which are not offered, and
-the cases about MLX's choice of a kernel. The grids are walked whole."""
+what is about MLX's choice of a kernel and not about results. The grids are walked whole."""
 import math
 
 import ml_dtypes
@@ -253,6 +253,28 @@ def test_refusals():
     for shape in (9, ()):
         with pytest.raises(ValueError, match="sinks: its shape"):
             adapters.mlx_attention(q, k, v, scale=0.125, sinks=np.asarray(normal(random, shape)))
+
+
+FUSED = [(dim, rows, 512, 8, 4, mask) for dim in (192, 256) for rows in (9, 16) for mask in (None, "causal")]
+FUSED += [(dim, 4, 16385, 4, 2, None) for dim in (192, 256)] + [(dim, 3, 128, 4, 2, None) for dim in (64, 96, 128)]
+
+
+@pytest.mark.parametrize("dim, len_q, len_k, heads_q, heads_kv, mask", FUSED)
+def test_shapes_of_fused_kernels(dim, len_q, len_k, heads_q, heads_kv, mask):
+    random = np.random.default_rng(0)
+    shapes = ((1, heads_q, len_q, dim), (1, heads_kv, len_k, dim), (1, heads_kv, len_k, dim))
+    q, k, v = (normal(random, shape, F16) for shape in shapes)
+    assert excess(q, k, v, dim**-0.5, mask, atol=1e-3, rtol=1e-3) <= 1
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("heads", [8, 32])
+def test_what_gradients_are_taken_of(heads, mask):
+    random = np.random.default_rng(0)
+    q, k, v = (normal(random, (2, n, 128, 64), F16) for n in (heads, 8, 8))
+    full = (2, heads, 128, 128)
+    mask = {"additive": normal(random, full, F16), "bool": uniform(random, full) < 0.5}.get(mask, mask)
+    assert excess(q, k, v, 0.125, mask, atol=1e-2, rtol=1e-2) <= 1
 
 
 SLICED = whole(batch=[1, 2, 4], len_q=[1, 8], len_k=[256, 512], kept=[8, 9, 64, 79], mask=[None, "causal"])
