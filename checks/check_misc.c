@@ -1,5 +1,5 @@
-/* check_misc.c: the edges that no other program is about: lengths of 0, many sequences, strides beyond 32 bits, packed tensors, which ISA
- * is taken, what explain and describe say, and errno. */
+/* check_misc.c: the edges that no other program is about: lengths of 0, many sequences, strides beyond 32 bits, one key for all, packed
+ * tensors, which ISA is taken, what explain and describe say, and errno. */
 #include "harness.h"
 #include <errno.h>
 #include <math.h>
@@ -174,6 +174,22 @@ static bool index_widths(check_random *random, int64_t len_q) {
     return there;
 }
 
+/* ---- every row of keys, or of values, is the same one: a stride of 0 ---- */
+static void one_for_all(check_random *random) {
+    static const int64_t rows[] = { 1, 2, 3, 9, 32, 70 }, keys[] = { 1, 3, 4, 6, 130 };
+    for (int n = 0; n < 3 * 6 * 5; n++) {
+        check_case c;
+        check_case_init(&c, (attn_type)(ATTN_F32 + n % 3), 1, 1, 1, rows[n / 3 % 6], keys[n / 18], 24);
+        if (n % 2) c.problem.type_mask = ATTN_BOOL;
+        check_case_arrange_mask(&c, random);
+        c.problem.k.row = 0;
+        if (check_chance(random, 0.3)) c.problem.v.row = 0;
+        check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
+        run(&c, random, "one key for all");
+        check_case_free(&c);
+    }
+}
+
 /* ---- q, k, v and out side by side in every row of one buffer ---- */
 static void packed(check_random *random) {
     enum { ROW = 4 * 2 * 16, LEN = 9 };
@@ -338,6 +354,7 @@ int main(int argc, char **argv) {
         zero_sizes(&random);
         many(&random);
         wide = wide && index_widths(&random, 1) && index_widths(&random, 5);
+        one_for_all(&random);
         packed(&random);
         for (int m = 0; m < 30; m++) explains(&random);
         describes();

@@ -91,7 +91,8 @@ static void pair_scores(const attn_work *w, const uint16_t *queries, const char 
     for (int j = first; j < end; j += PAIR_KEYS) {
         if (j + PAIR_KEYS > end && end - first >= PAIR_KEYS) j = end - PAIR_KEYS;
         const char *at = k + j * k_row;
-        const int64_t step = j + PAIR_KEYS > end ? 0 : k_row; /* fewer keys than that: one, again and again */
+        const bool few = j + PAIR_KEYS > end; /* than that: one, again and again */
+        const int64_t step = few ? 0 : k_row;
         for (int r = 0; r < w->rows; r += 2 * PAIR_ROWS) {
             float *s = w->scores + r * ATTN_SCORES_LD + j;
             const uint16_t *q = queries + r / PAIR_ROWS * group;
@@ -101,6 +102,6 @@ static void pair_scores(const attn_work *w, const uint16_t *queries, const char 
             else
                 pair_tile(1, s, w->rows - r, q, group, at, step, w->dim_qk, soon);
         }
-        if (step == 0) j -= PAIR_KEYS - 1;
+        if (few) j -= PAIR_KEYS - 1;
     }
 }
