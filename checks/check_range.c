@@ -1,5 +1,5 @@
-/* check_range.c: scores at the ends of float32 and in the bend of a softcap, infinite states, and the memory that small chunks cost: on
- * every ISA, in the thin and the wide kernel, against the definition or the reference device. */
+/* check_range.c: scores at the ends of float32 and in the bend of a softcap, scores of -inf, infinite states, and the memory that small
+ * chunks cost: on every ISA, in the thin and the wide kernel, against the definition or the reference device. */
 #include "attn/attn.h"
 #include <math.h>
 #include <stdio.h>
@@ -17,16 +17,19 @@ static int failures;
         }                                                                                                                                  \
     } while (0)
 
-static attn_context *open_context(attn_device device, const char *isa, int64_t chunk) {
+static attn_context *open_passes(attn_device device, const char *isa, int64_t chunk, int passes) {
     attn_options options = ATTN_OPTIONS_INIT;
     attn_context *context;
     options.device = device;
     options.isa = isa;
     options.threads = 1;
     options.chunk = chunk;
+    options.passes = passes;
     if (attn_open(&context, &options) != ATTN_OK) exit(1);
     return context;
 }
+
+static attn_context *open_context(attn_device device, const char *isa, int64_t chunk) { return open_passes(device, isa, chunk, 0); }
 
 static void forward(attn_context *context, const attn_problem *problem, const float *q, const float *k, const float *v, float *out,
                     float *lse) {
@@ -90,6 +93,28 @@ static void capped_scores(attn_context *context, attn_context *reference, const 
     }
 }
 
+/* Keys whose scores are -inf, with values that are not finite: alone they are as good as none, in whichever chunk, and in front of others
+ * one pass and two are of one mind about them. */
+static void unseen_scores(const char *isa, int len_q, int passes) {
+    enum { ROWS = 40, KEYS = 128, CHUNK = 64 };
+    float q[ROWS], k[KEYS], v[KEYS], out[ROWS], lse[ROWS];
+    attn_context *context = open_passes(ATTN_CPU, isa, CHUNK, passes);
+    for (int i = 0; i < ROWS; i++) q[i] = 1.0f;
+    for (int seen = KEYS; seen >= CHUNK; seen -= CHUNK) { /* the first key that is seen, if any is */
+        attn_problem problem;
+        attn_problem_init(&problem, ATTN_BHLD, ATTN_F32, 1, 1, 1, len_q, KEYS, 1);
+        for (int j = 0; j < KEYS; j++) {
+            k[j] = j < seen ? -INFINITY : 0.0f;
+            v[j] = j >= seen ? 3.0f : j % 2 ? NAN : INFINITY;
+        }
+        forward(context, &problem, q, k, v, out, lse);
+        for (int i = 0; i < len_q; i++)
+            CHECK(seen == KEYS ? out[i] == 0.0f && lse[i] == -INFINITY : out[i] == 3.0f && fabsf(lse[i] - logf(CHUNK)) < 1e-5f,
+                  "%s, %d rows, passes %d, %d keys unseen: out[%d] is %g, lse %g", isa, len_q, passes, seen, i, out[i], lse[i]);
+    }
+    attn_close(context);
+}
+
 static void infinite_states(attn_context *context, const char *isa) {
     const float outs[3] = { 1.0f, 2.0f, NAN }, lses[3] = { INFINITY, 0.0f, -INFINITY };
     attn_state states[3] = { { outs, lses }, { outs + 1, lses + 1 }, { outs + 2, lses + 2 } };
@@ -121,6 +146,8 @@ static void check_isa(const char *isa, attn_context *reference) {
         capped_scores(context, reference, isa, rows[n], 20.0f, 50.0f);
         capped_scores(context, reference, isa, rows[n], 80.0f, 200.0f);
         capped_scores(context, reference, isa, rows[n], 60.0f, 30.0f);
+        unseen_scores(isa, rows[n], 1);
+        unseen_scores(isa, rows[n], 2);
     }
     infinite_states(context, isa);
     small_chunks(isa);

@@ -20,6 +20,12 @@ static attn_range chunks_of(const attn_call *call, const attn_row_block *rows) {
     return (attn_range){ rows->keys.lo / chunk, (rows->keys.hi - 1) / chunk + 1 };
 }
 
+/* Scores of -inf weigh 0, and 0 times a NaN or an infinity is NaN: rows that saw no other are the identity, as folding takes them. */
+static void forget_unseen(attn_states states, int rows, int64_t o_stride) {
+    for (int r = 0; r < rows; r++)
+        if (states.l[r] == 0.0f) memset(states.o + r * o_stride, 0, (size_t)o_stride * sizeof(float));
+}
+
 /* The state of one chunk into `state`: its one block's, or its blocks' folded in order. */
 static void chunk_state(const attn_call *call, const attn_row_block *rows, const attn_scratch *scratch, attn_work *work, int64_t c,
                         attn_states state) {
@@ -33,7 +39,10 @@ static void chunk_state(const attn_call *call, const attn_row_block *rows, const
         work->state = one ? state : scratch->block;
         if (!attn_rows_keys(call, rows, scratch, key, count, work)) continue;
         kernels->attend(work);
-        if (!one) kernels->fold(state, scratch->block, rows->count, stride);
+        if (one)
+            forget_unseen(state, rows->count, stride);
+        else
+            kernels->fold(state, scratch->block, rows->count, stride);
     }
 }
 
