@@ -174,6 +174,27 @@ static bool index_widths(check_random *random, int64_t len_q) {
     return there;
 }
 
+/* ---- strides that lead out of all memory, on rows that the lengths hide: for sanitizers, which see addresses that nobody reads ---- */
+static void far_unread(check_random *random, int64_t len_q) {
+    for (int n = 0; n < 6; n++) {
+        const int64_t far = (n % 2 ? -1 : 1) * (INT64_C(1) << 54);
+        const int32_t one = 1;
+        check_case c;
+        check_case_init(&c, (attn_type)(ATTN_F32 + n / 2), 1, 1, 1, len_q, 1, 40);
+        check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
+        c.problem.len_kv = 30;
+        c.problem.k.row = c.problem.v.row = far;
+        c.problem.k.batch = c.problem.k.head = c.problem.v.batch = c.problem.v.head = 0;
+        c.args.len_kv = &one;
+        note(&c, "far and unread");
+        CHECK_OK(attn_forward(context, &c.problem, &c.args), "forward");
+        for (int64_t i = 0; i < len_q; i++)
+            for (int64_t e = 0; e < 40; e++)
+                CHECK(check_get(&c.out, 0, 0, i, e) == check_get(&c.v, 0, 0, 0, e), "out is not the one value there is");
+        check_case_free(&c);
+    }
+}
+
 /* ---- every row of keys, or of values, is the same one: a stride of 0 ---- */
 static void one_for_all(check_random *random) {
     static const int64_t rows[] = { 1, 2, 3, 9, 32, 70 }, keys[] = { 1, 3, 4, 6, 130 };
@@ -354,6 +375,9 @@ int main(int argc, char **argv) {
         zero_sizes(&random);
         many(&random);
         wide = wide && index_widths(&random, 1) && index_widths(&random, 5);
+        far_unread(&random, 1);
+        far_unread(&random, 9);
+        far_unread(&random, 70);
         one_for_all(&random);
         packed(&random);
         for (int m = 0; m < 30; m++) explains(&random);

@@ -279,13 +279,19 @@ static void empty_row(const attn_work *w, int row) {
 
 static uint16_t *packed_queries(const attn_work *w) { return (uint16_t *)(void *)((char *)w->packed + attn_tile_round(w->rows, 64)); }
 
+/* As an address: a prefetch may go anywhere, and behind the last keys strides may lead anywhere. */
+static void prefetch_row(const char *from, int64_t row, int j, int64_t size) {
+    const uintptr_t at = (uintptr_t)from + (uintptr_t)j * (uintptr_t)row;
+    for (int64_t line = 0; line < size; line += 64) vec_prefetch((const void *)(at + (uintptr_t)line));
+}
+
 /* Each row fetches its share of the next block's keys and values: packing them would wait for memory. */
 static void prefetch_share(const attn_work *w, int row) {
     const int from = ATTN_BLOCK * row / w->rows, to = ATTN_BLOCK * (row + 1) / w->rows;
     const int64_t size_k = w->dim_qk * (w->type_k == ATTN_F32 ? 4 : 2), size_v = w->dim_v * (w->type_v == ATTN_F32 ? 4 : 2);
     for (int j = ATTN_BLOCK + from; j < ATTN_BLOCK + to; j++) {
-        for (int64_t line = 0; line < size_k; line += 64) vec_prefetch(w->k + j * w->k_row + line);
-        for (int64_t line = 0; line < size_v; line += 64) vec_prefetch(w->v + j * w->v_row + line);
+        prefetch_row(w->k, w->k_row, j, size_k);
+        prefetch_row(w->v, w->v_row, j, size_v);
     }
 }
 
