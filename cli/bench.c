@@ -78,6 +78,9 @@ static void check_options(const bench_options *o, struct argp_state *state) {
     for (attn_type type = ATTN_F32; type <= ATTN_BF16; type++) types += o->types[type];
     if (o->save && (o->count != 1 || types != 1)) argp_error(state, "--save %s: takes one --case or --shape and one --type", o->save);
     if (o->save && o->masked) argp_error(state, "--save %s: does not go with --mask all-true", o->save);
+    if (o->save && (o->json || o->html || o->compare))
+        argp_error(state, "--save %s: times nothing, so there is nothing for --json, --html or --compare", o->save);
+    if (o->json && o->html && strcmp(o->json, o->html) == 0) argp_error(state, "--html %s: is the file of --json", o->html);
     if (o->compare && (o->masked || o->layout != ATTN_BHLD))
         argp_error(state, "--compare %s: the peers had no mask and the layout bhld", o->compare);
 }

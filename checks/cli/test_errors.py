@@ -40,6 +40,8 @@ USAGE = [
     (["bench", "--compare", "peers.json", "--layout", "blhd"], ["--compare peers.json", "bhld"]),
     (["bench", "--save", "a.safetensors"], ["--save a.safetensors", "one --case"]),
     (["bench", "--save", "a.safetensors", "--case", "P4", "--type", "f32,f16"], ["one --type"]),
+    (["bench", "--save", "a.safetensors", "--case", "P4", "--type", "f32", "--html", "a.html"], ["--save a.safetensors", "--html"]),
+    (["bench", "--case", "P4", "--json", "a.out", "--html", "a.out"], ["--html a.out", "--json"]),
     (["bench", "--save", "a.npy", "--case", "rows-2", "--type", "f32"], ["--save a.npy", ".safetensors"]),
     (["bench", "--save", "no/such/a.safetensors", "--case", "rows-2", "--type", "f32"], ["--save no/such/a.safetensors"]),
     (["bench", "--save", "a.safetensors", "--case", "sinks", "--type", "f32"], ["--save a.safetensors", "sinks"]),
