@@ -185,6 +185,23 @@ static void long_keys(check_random *random) {
     check_case_free(&c);
 }
 
+/* Products too small for float32, and a -0 that weighs all: sums that are -0, which folding would make +0. */
+static void signed_zeros(check_random *random) {
+    check_case c;
+    check_case_init(&c, ATTN_BF16, 1, 1, 1, 1 + check_below(random, 80), 32 + 32 * check_below(random, 3), 1);
+    if (check_chance(random, 0.5)) c.problem.type_v = ATTN_F32;
+    c.problem.type_out = ATTN_F32;
+    check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
+    for (int64_t i = 0; i < c.problem.len_q; i++) check_set(&c.q, 0, 0, i, 0, 1);
+    for (int64_t j = 0; j < c.problem.len_kv; j++) {
+        const bool last = j == c.problem.len_kv - 1;
+        check_set(&c.k, 0, 0, j, 0, last ? 80 : 0);
+        check_set(&c.v, 0, 0, j, 0, last ? -0.0 : -0x1p-60);
+    }
+    same_in_every_way(&c);
+    check_case_free(&c);
+}
+
 /* ---- the batch around a row ---- */
 static int same_rows(const check_case *c, const check_bits *bits, int64_t b) {
     const attn_problem *p = &c->problem;
@@ -400,6 +417,7 @@ static void all_exact(uint64_t first, int count) {
         check_random random = check_random_from(check_seed);
         for (int k = 0; k < 3; k++) any_problem(&random);
         long_keys(&random);
+        signed_zeros(&random);
         alone(&random);
         capacity(&random);
         environment(&random);

@@ -263,11 +263,12 @@ static void CAT3(load_row, NAME, all)(float *to, const void *from, int64_t count
     if (i < count) vec_store(to + i, LOAD_PART(p + i, vec_part_of(count - i)));
 }
 
+/* Plus 0: a sum may be -0 where it was never folded, and is +0 where it was. */
 static void CAT3(store_row, NAME, all)(void *to, const float *o, float l, int64_t count) {
     T *p = to;
     vec divisor = vec_set1(l == 0.0f ? 1.0f : l);
     for (int64_t i = 0; i < count; i += LANES)
-        STORE_PART(p + i, vec_div(vec_load(o + i), divisor), vec_part_of(count - i < LANES ? count - i : LANES));
+        STORE_PART(p + i, vec_div(vec_add(vec_load(o + i), vec_zero()), divisor), vec_part_of(count - i < LANES ? count - i : LANES));
 }
 #undef LOAD
 #undef LOAD_SET
