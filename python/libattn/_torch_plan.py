@@ -1,0 +1,195 @@
+"""What PyTorch's scaled_dot_product_attention is asked for, from shapes and strides alone, as a problem of libattn, or why it is not one."""
+from __future__ import annotations
+
+import math
+
+import torch
+
+from . import _native as native
+from ._attention import context_of
+
+TYPES = {torch.float32: native.F32, torch.float16: native.F16, torch.bfloat16: native.BF16}
+MASK_TYPES = {**TYPES, torch.bool: native.BOOL}
+
+
+class Left:
+    """Why a call is left to PyTorch. `error`: the text of what a direct call raises instead, where PyTorch's paths disagree or read out of bounds."""
+
+    def __init__(self, reason, error=None):
+        self.reason, self.error = reason, error
+
+
+OWN = ()  # a copy of its own shape
+SHAPES = Left("shapes that do not fit each other")
+EMPTY = Left("no elements")
+
+
+class Plan:
+    """A problem, ready to run. `copies`: for each of query, key, value, mask None, or the shape to expand to before a dense copy."""
+
+    def __init__(self, context, problem, out_shape, out_strides, copies):
+        self.context, self.problem, self.out_shape, self.out_strides = context, problem, out_shape, out_strides
+        self.copies = copies if any(copy is not None for copy in copies) else None
+        self.handle, self.forward = context.handle, context.lib.attn_forward
+        self.address = native.ctypes.addressof(problem)
+
+
+def broadcast(*shapes):
+    """The common shape, or None. Like torch.broadcast_shapes, without its exceptions."""
+    rank = max(map(len, shapes))
+    sizes = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    common = tuple(max(axis) if 0 not in axis else 0 for axis in zip(*sizes))
+    fits = all(n in (1, m) for shape in sizes for n, m in zip(shape, common))
+    return common if fits else None
+
+
+def spread(shape, strides, full):
+    """Strides of leading axes that are broadcast to full: 0 where one element stands for many."""
+    missing = len(full) - len(shape)
+    return (0,) * missing + tuple(0 if n == 1 else stride for n, stride in zip(shape, strides))
+
+
+def folded(sizes, strides):
+    """The stride of these axes as one, or None where no single one steps through them."""
+    stride, expected = 0, None
+    for n, s in zip(reversed(sizes), reversed(strides)):
+        if n == 1:
+            continue
+        if expected is None:
+            stride = s
+        elif s != expected:
+            return None
+        expected = s * n
+    return stride
+
+
+class Operand:
+    """One of query, key and value: batch axes, heads, rows, elements, with the strides that the common batch shape gives it."""
+
+    def __init__(self, x):
+        self.shape = (1,) * (3 - x.dim()) + tuple(x.shape)
+        self.strides = (0,) * (3 - x.dim()) + tuple(x.stride())
+        self.lead, self.heads, self.rows, self.dim = self.shape[:-3], *self.shape[-3:]
+
+    def place(self, batch, heads):
+        """(strides, None), or (None, the shape to copy to)."""
+        stride = folded(batch, spread(self.lead, self.strides[:-3], batch))
+        if stride is None or (self.dim > 1 and self.strides[-1] != 1):
+            return None, (*batch, self.heads, self.rows, self.dim) if stride is None else OWN
+        return native.Strides(stride, 0 if self.heads == 1 and heads > 1 else self.strides[-3], self.strides[-2]), None
+
+
+def place_mask(mask, batch, heads, rows, keys):
+    """Like Operand.place; None where its shape does not broadcast."""
+    full = (*batch, heads, rows, keys)
+    shape = tuple(mask.shape)
+    if len(shape) > len(full) or broadcast(shape, full) != full:
+        return None
+    strides = spread(shape, mask.stride(), full)
+    stride = folded(batch, strides[:-3])
+    if stride is None:
+        return None, (*batch, *((1, 1, 1) + shape)[-3:])
+    return native.MaskStrides(stride, *strides[-3:]), None
+
+
+def heads_of(q, k, v, gqa):
+    """(query heads, key heads) as libattn counts them, or None."""
+    if gqa:
+        return (q.heads, k.heads) if k.heads and k.heads == v.heads and q.heads % k.heads == 0 else None
+    heads = broadcast((q.heads,), (k.heads,), (v.heads,))
+    if heads is None:
+        return None
+    return heads[0], 1 if k.heads == v.heads == 1 else heads[0]
+
+
+def out_strides(query, shape):
+    """PyTorch's own choice for 4 axes: heads inside rows in memory where query has it so. Else dense."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    if len(shape) == 4 and query.dim() == 4 and query.stride(3) == 1 and query.stride(2) > query.stride(1):
+        strides[1:3] = shape[3], shape[1] * shape[3]
+    return tuple(strides)
+
+
+def out_shape(query, key, value, gqa):
+    """For tracing: sizes may be symbols, and what does not fit is an error of broadcast_shapes."""
+    if gqa:
+        batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+        return (*batch, query.shape[-3], query.shape[-2], value.shape[-1])
+    return (*torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2]), query.shape[-2], value.shape[-1])
+
+
+def ill_typed(query, key, value, mask, scale):
+    if not (query.dtype == key.dtype == value.dtype):
+        return Left("dtypes that differ")
+    if query.dtype not in TYPES:
+        return Left(f"dtype {query.dtype}")
+    if mask is not None and mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        return Left(f"a mask of dtype {mask.dtype}")
+    if scale is not None and not math.isfinite(scale):
+        return Left("a scale that is not finite")
+    return None
+
+
+def ill_shaped(query, key, value, mask, gqa):
+    if min(query.dim(), key.dim(), value.dim()) < (3 if gqa else 2) or (mask is not None and mask.dim() < 2):
+        return Left("too few axes")
+    if query.shape[-1] != key.shape[-1]:
+        return SHAPES
+    if key.shape[-2] != value.shape[-2]:
+        return Left(SHAPES.reason, (f"key and value must have the same length, not {key.shape[-2]} and {value.shape[-2]}; "
+                                   f"key is {tuple(key.shape)} and value {tuple(value.shape)}"))
+    if 0 in query.shape or 0 in key.shape or 0 in value.shape:
+        return EMPTY
+    return None
+
+
+def make(query, key, value, mask, causal, scale, gqa, threads, softcap, window):
+    """A Plan, or Left. causal: False, True (from the top left) or "bottom-right". window: keys up to the diagonal, or None."""
+    left = ill_typed(query, key, value, mask, scale) or ill_shaped(query, key, value, mask, gqa)
+    if left:
+        return left
+    q, k, v = Operand(query), Operand(key), Operand(value)
+    heads = heads_of(q, k, v, gqa)
+    batch = broadcast(q.lead, k.lead, v.lead)
+    if heads is None or batch is None:
+        return Left("a number of heads that differs between key and value") if gqa and k.heads != v.heads else SHAPES
+    heads_q, heads_kv = heads
+    places = [q.place(batch, heads_q), k.place(batch, heads_kv), v.place(batch, heads_kv)]
+    if mask is not None:
+        scores = (*broadcast(q.lead, k.lead), heads_q if gqa else max(q.heads, k.heads))  # PyTorch adds it in place to these
+        if mask.dim() > max(query.dim(), key.dim()) or broadcast(mask.shape[:-2], scores) != scores:
+            return SHAPES
+        place = place_mask(mask, batch, heads_q, q.rows, k.rows)
+        if place is None:
+            return SHAPES
+        places.append(place)
+    context = context_of("cpu", threads, "exact" if query.dtype == torch.float32 else "fast")
+    problem = context.problem(native.BHLD, TYPES[query.dtype], math.prod(batch), heads_q, heads_kv, q.rows, k.rows, q.dim)
+    problem.dim_v = v.dim
+    rank = max(query.dim(), key.dim(), value.dim())
+    shape = (*batch, heads_q, q.rows, v.dim)[-rank:]
+    strides = out_strides(query, shape)
+    axes = (0,) * (3 - rank) + strides
+    problem.out = native.Strides(folded(batch, axes[:-3]), *((axes[-3], axes[-2]) if heads_q > 1 else (v.dim * q.rows, axes[-2])))
+    if scale is not None:
+        problem.scale = scale
+    problem.softcap = softcap
+    if causal:
+        problem.right = 0
+        problem.align = native.BOTTOM_RIGHT if causal == "bottom-right" else native.TOP_LEFT
+    if window is not None:
+        problem.left = window - 1
+    if mask is not None:
+        problem.type_mask = MASK_TYPES[mask.dtype]
+    for name, (strides_of, _) in zip(("q", "k", "v", "mask"), places):
+        if strides_of is not None:
+            setattr(problem, name, strides_of)
+    copies = [copy for _, copy in places]
+    if all(copy is None for copy in copies):
+        try:
+            context.workspace(problem)  # asks the library whether it takes the problem
+        except native.StatusError as why:
+            return Left(str(why))
+    return Plan(context, problem, shape, strides, copies)
