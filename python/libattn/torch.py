@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from . import _native as native
 from . import _torch_plan as planning
+from ._torch_composed import composed
 from ._torch_plan import Left
 
 __all__ = ["install", "installed", "reset_stats", "scaled_dot_product_attention", "stats", "uninstall"]
@@ -46,6 +47,7 @@ MODE = Left("a mode that intercepts operations, or torch.jit.trace")
 AUTOCAST = Left("autocast to another dtype")
 ARGUMENTS = Left("an argument of another type")
 DROPOUT = Left("dropout")
+SINKS = Left("sinks that are not one for each head")
 BACKEND = Left("a backend chosen by sdpa_kernel")
 MASKED_CAUSAL = Left("both attn_mask and is_causal", error=(
     "scaled_dot_product_attention: attn_mask must not be given when is_causal=True; leave one of them away"))
@@ -109,7 +111,7 @@ def special(tensors):
 
 
 def attend(q, k, v, mask, causal, scale, gqa, softcap=0.0, window=None, sinks=None):
-    """The result, or a Left. causal and window as in planning.make; sinks: float32 [heads_q], dense."""
+    """The result, or a Left. causal and window as in planning.make; sinks [heads_q]."""
     if (type(q) not in PLAIN or type(k) not in PLAIN or type(v) not in PLAIN or q.requires_grad or k.requires_grad or v.requires_grad
             or not q.is_cpu or not k.is_cpu or not v.is_cpu or q.layout is not strided or k.layout is not strided
             or v.layout is not strided or q.is_neg() or k.is_neg() or v.is_neg()
@@ -119,6 +121,12 @@ def attend(q, k, v, mask, causal, scale, gqa, softcap=0.0, window=None, sinks=No
         left = special((q, k, v) if mask is None else (q, k, v, mask))
         if left is not None:
             return left
+    if sinks is not None:
+        if sinks.requires_grad and is_grad_enabled():
+            return GRAD
+        sinks = sinks.detach().float().contiguous()
+        if not sinks.is_cpu or sinks.shape != q.shape[-3:-2]:
+            return SINKS
     threads = thread_count()
     key = (q.shape, q.stride(), q.dtype, k.shape, k.stride(), k.dtype, v.shape, v.stride(), v.dtype,
            None if mask is None else (mask.shape, mask.stride(), mask.dtype), causal, scale, gqa, threads, softcap, window)
@@ -198,40 +206,56 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
 # ---- torch.compile: an operator of PyTorch's dispatcher, which a graph can hold ----
 
 @torch.library.custom_op("libattn::attention", mutates_args=(), device_types="cpu", schema=(
-    "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa) -> Tensor"))
-def operator(query, key, value, attn_mask, is_causal, scale, enable_gqa):
-    result = attend(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa, float softcap=0., "
+    "SymInt? window=None, Tensor? sinks=None) -> Tensor"))
+def operator(query, key, value, attn_mask, is_causal, scale, enable_gqa, softcap=0.0, window=None, sinks=None):
+    result = attend(query, key, value, attn_mask, is_causal, scale, enable_gqa, softcap, window, sinks)
     if type(result) is not Left:
         counts.take()
         return result
     counts.leave(result.reason)
     shape = planning.out_shape(query, key, value, enable_gqa)
     out = query.new_empty_strided(shape, planning.out_strides(query, shape))
-    return out.copy_(pytorch(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa))
+    return out.copy_(composed(query, key, value, attn_mask, is_causal, scale, enable_gqa, 0.0, softcap, window, sinks))
 
 
 @operator.register_fake
-def operator_of_shapes(query, key, value, attn_mask, is_causal, scale, enable_gqa):
+def operator_of_shapes(query, key, value, attn_mask, is_causal, scale, enable_gqa, softcap=0.0, window=None, sinks=None):
     shape = planning.out_shape(query, key, value, enable_gqa)
     return query.new_empty_strided(shape, planning.out_strides(query, shape))
 
 
-def traceable(query, key, value, attn_mask, is_causal):
+def traceable(query, key, value, attn_mask, sinks=None):
     """True where the operator may go into a graph: what is asked here does not depend on sizes."""
-    tensors = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
+    tensors = [x for x in (query, key, value, attn_mask, sinks) if x is not None]
     if any(x.device.type != "cpu" or x.layout is not strided for x in tensors) or query.dtype not in planning.TYPES:
         return False
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return False
-    if torch.is_autocast_enabled("cpu") or any(x.dtype != query.dtype for x in tensors[:3]) or min(x.dim() for x in tensors) < 2:
+    if torch.is_autocast_enabled("cpu") or any(x.dtype != query.dtype for x in tensors[:3]) or min(x.dim() for x in tensors[:3]) < 2:
         return False
-    return attn_mask is None or (not is_causal and attn_mask.dtype in (torch.bool, torch.float32, query.dtype))
+    return attn_mask is None or (attn_mask.dim() > 1 and attn_mask.dtype in (torch.bool, torch.float32, query.dtype))
 
 
 def traced(function, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
-    if dropout_p == 0.0 and traceable(query, key, value, attn_mask, is_causal):
+    if dropout_p == 0.0 and not (is_causal and attn_mask is not None) and traceable(query, key, value, attn_mask):
         return operator(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     return function(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def extended(query, key, value, mask, causal, scale, gqa, dropout=0.0, softcap=0.0, window=None, sinks=None):
+    """The same with what PyTorch's function has no argument for: a softcap, a window of so many keys up to the diagonal, sinks [heads],
+    a mask together with causal. Where libattn cannot do it, PyTorch's operations do."""
+    if is_tracing_by_dynamo() or torch.compiler.is_compiling():
+        if dropout == 0.0 and traceable(query, key, value, mask, sinks):
+            return operator(query, key, value, mask, causal, scale, gqa, softcap, window, sinks)
+        return composed(query, key, value, mask, causal, scale, gqa, dropout, softcap, window, sinks)
+    result = DROPOUT if dropout else attend(query, key, value, mask, causal, scale, gqa, softcap, window, sinks)
+    if type(result) is not Left:
+        counts.take()
+        return result
+    counts.leave(result.reason)
+    return composed(query, key, value, mask, causal, scale, gqa, dropout, softcap, window, sinks)
 
 
 # ---- in place of torch.nn.functional.scaled_dot_product_attention ----

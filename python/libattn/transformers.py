@@ -1,0 +1,69 @@
+"""libattn as an attention implementation of Hugging Face Transformers.
+
+    libattn.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="libattn")
+
+Query heads may share key heads (GQA), caches may be dynamic or static, batches padded on either side; sliding windows, softcaps, attention
+sinks and position biases are used where a model passes them. What libattn cannot do (training, other devices) PyTorch computes; see
+libattn.torch.stats()."""
+import logging
+
+import torch
+from transformers import AttentionInterface
+
+from .torch import extended
+
+try:
+    from transformers import AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+except ImportError:  # before 4.53 models make their masks by themselves
+    AttentionMaskInterface = None
+
+__all__ = ["NAME", "attention", "register"]
+
+NAME = "libattn"
+log = logging.getLogger("libattn")
+said = set()
+
+
+def with_bias(mask, bias):
+    """A position bias, hidden where the mask hides."""
+    if mask is None:
+        return bias
+    return torch.where(mask, bias, -torch.inf) if mask.dtype == torch.bool else bias + mask
+
+
+def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, softcap=None, sliding_window=None,
+              s_aux=None, position_bias=None, **others):
+    """What Transformers calls an attention function.
+
+    query [batch, heads, L, E]; key, value [batch, heads_kv, S, ..]; attention_mask bool or additive, or None: causal from the top left
+    for more than one row (unless is_causal, or else the module, says it is not), and for one row all keys, or the last sliding_window.
+    s_aux [heads]: attention sinks. Returns ([batch, L, heads, Ev], None): there are no weights to return."""
+    if others.get("output_attentions") and "weights" not in said:
+        said.add("weights")
+        log.warning('attn_implementation="libattn" gives no attention weights; "eager" does')
+    rows = query.shape[2]
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    causal = bool(rows > 1 and attention_mask is None and is_causal)
+    if causal and key.shape[2] > rows:  # a static cache that holds these rows and nothing else yet
+        key, value = key[:, :, :rows], value[:, :, :rows]
+        position_bias = None if position_bias is None else position_bias[..., :rows]
+    window = None
+    if attention_mask is None and sliding_window is not None and is_causal and key.shape[2] > sliding_window:
+        if rows == 1:
+            key, value = key[:, :, -sliding_window:], value[:, :, -sliding_window:]
+            position_bias = None if position_bias is None else position_bias[..., -sliding_window:]
+        else:
+            window = sliding_window
+    mask = attention_mask if position_bias is None else with_bias(attention_mask, position_bias)
+    out = extended(query, key, value, mask, causal, scaling, query.shape[1] != key.shape[1], dropout, softcap or 0.0, window, s_aux)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def register(name=NAME):
+    """Makes attn_implementation=name known to Transformers. Twice is once."""
+    AttentionInterface.register(name, attention)
+    if AttentionMaskInterface is not None:
+        AttentionMaskInterface.register(name, sdpa_mask)
