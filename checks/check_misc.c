@@ -177,13 +177,13 @@ static bool index_widths(check_random *random, int64_t len_q) {
 /* ---- strides that lead out of all memory, on rows that the lengths hide: for sanitizers, which see addresses that nobody reads ---- */
 static void far_unread(check_random *random, int64_t len_q) {
     for (int n = 0; n < 6; n++) {
-        const int64_t far = (n % 2 ? -1 : 1) * (INT64_C(1) << 54);
+        const int64_t apart = (n % 2 ? -1 : 1) * (INT64_C(1) << 54);
         const int32_t one = 1;
         check_case c;
         check_case_init(&c, (attn_type)(ATTN_F32 + n / 2), 1, 1, 1, len_q, 1, 40);
         check_case_build(&c, random, CHECK_NORMAL, CHECK_AT_END);
         c.problem.len_kv = 30;
-        c.problem.k.row = c.problem.v.row = far;
+        c.problem.k.row = c.problem.v.row = apart;
         c.problem.k.batch = c.problem.k.head = c.problem.v.batch = c.problem.v.head = 0;
         c.args.len_kv = &one;
         note(&c, "far and unread");
