@@ -35,7 +35,22 @@ def numpy_address(x, interface=ArrayInterface.from_address):
     return interface(capsule_pointer(x.__array_struct__, None)).data or NOWHERE
 
 
-class NumPy:
+def dense_strides(shape):
+    """Of rows one after the other; sizes may be PyTorch's symbols."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * shape[i + 1]
+    return strides
+
+
+class Kind:
+    @staticmethod
+    def finish(array):
+        """What `empty` made, once it is written to, as the caller gets it."""
+        return array
+
+
+class NumPy(Kind):
     """ndarray, of float32, float16, ml_dtypes.bfloat16 or bool in the machine's byte order."""
 
     dtypes = {np.dtype(np.float32): native.F32, np.dtype(np.float16): native.F16, np.dtype(np.bool_): native.BOOL}
@@ -64,10 +79,6 @@ class NumPy:
     @staticmethod
     def empty(like, shape, code):
         return np.empty(shape, like.dtype if NumPy.dtypes.get(like.dtype) == code else dtype_of(code))
-
-    @staticmethod
-    def finish(array):
-        return array
 
 
 def dtype_of(code):
@@ -99,7 +110,7 @@ CPU_DEVICES = (1, 3, 11)  # plain, and pinned for CUDA or ROCm
 DLPACK_TYPES = {(2, 32): native.F32, (2, 16): native.F16, (4, 16): native.BF16, (6, 8): native.BOOL}
 
 
-class DLPack:
+class DLPack(Kind):
     """Anything with __dlpack__. The capsule is looked into and let go unconsumed, which frees what it holds. Results are NumPy arrays."""
 
     @staticmethod
@@ -126,11 +137,7 @@ class DLPack:
         code = DLPACK_TYPES.get(dtype[:2]) if dtype[2] == 1 else None
         if code is None:
             raise TypeError(f"{name}: DLPack type (code, bits, lanes) {dtype} is none of float32, float16, bfloat16, and bool for a mask")
-        if strides is None:
-            strides = [1] * len(shape)
-            for i in range(len(shape) - 2, -1, -1):
-                strides[i] = strides[i + 1] * shape[i + 1]
-        return shape, tuple(strides), code
+        return shape, tuple(dense_strides(shape) if strides is None else strides), code
 
     @staticmethod
     def writable(x):
@@ -139,10 +146,6 @@ class DLPack:
     @staticmethod
     def empty(like, shape, code):
         return np.empty(shape, dtype_of(code))
-
-    @staticmethod
-    def finish(array):
-        return array
 
 
 class JAX(DLPack):
@@ -154,7 +157,7 @@ class JAX(DLPack):
         return jax.numpy.asarray(array)
 
 
-class Buffer:
+class Buffer(Kind):
     """What speaks the buffer protocol or __array_interface__: memoryview, array.array and so on. Results are NumPy arrays."""
 
     @staticmethod
@@ -168,10 +171,9 @@ class Buffer:
         return np.asarray(x).flags.writeable
 
     empty = DLPack.empty
-    finish = DLPack.finish
 
 
-class Torch:
+class Torch(Kind):
     """torch.Tensor."""
 
     dtypes, is_grad_enabled = {}, None
@@ -181,10 +183,6 @@ class Torch:
         torch = sys.modules["torch"]
         cls.dtypes = {torch.float32: native.F32, torch.float16: native.F16, torch.bfloat16: native.BF16, torch.bool: native.BOOL}
         cls.is_grad_enabled = staticmethod(torch.is_grad_enabled)
-
-    @staticmethod
-    def is_recording():
-        return sys.modules["torch"].is_grad_enabled()
 
     @staticmethod
     def look(x):
@@ -214,10 +212,6 @@ class Torch:
         if cls.dtypes.get(like.dtype) == code:
             return like.new_empty(shape)
         return like.new_empty(shape, dtype=next(dtype for dtype, c in cls.dtypes.items() if c == code))
-
-    @staticmethod
-    def finish(array):
-        return array
 
 
 def torch_tensor(x):
@@ -281,7 +275,7 @@ def small(x, name):
     """Any array or sequence as a NumPy array, copied where it has to be."""
     try:
         if torch_tensor(x):
-            if x.requires_grad and Torch.is_recording():
+            if x.requires_grad and sys.modules["torch"].is_grad_enabled():
                 raise ValueError("requires_grad is set and libattn computes no gradients")
             x = x.detach().cpu()
             x = x.float() if x.is_floating_point() else x

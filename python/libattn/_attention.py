@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 import os
-import struct
 import threading
 
 import numpy as np
@@ -22,8 +21,7 @@ PRECISIONS = {"exact": native.EXACT, "fast": native.FAST}
 KEPT = 1024  # descriptions
 READ_ONLY = "out: is read-only, or of a kind that does not let itself be written to (JAX arrays, what has DLPack alone)"
 
-pack = struct.Struct("@IPPPPPPPPPPPN").pack  # attn_args
-STAMP = native.stamp(native.Args)
+pack_args = native.pack_args
 plans = {}
 opening = threading.Lock()
 
@@ -138,11 +136,10 @@ def check_shapes(q, k, v, layout):
 
 def set_band(problem, causal, window, offset):
     """causal, window and offset as the diagonal and the keys on either side of it."""
-    choice("causal", causal, CAUSAL, 'False, True, "top-left" or "bottom-right"')
-    if CAUSAL[causal] is True:
-        if problem.len_q != problem.len_kv:
-            raise ValueError(f'causal: with {problem.len_q} rows and {problem.len_kv} keys it must say which corner the diagonal starts '
-                             'from, "top-left" (row i sees keys up to i) or "bottom-right" (the last row sees all)')
+    causal = choice("causal", causal, CAUSAL, 'False, True, "top-left" or "bottom-right"')
+    if causal is True and problem.len_q != problem.len_kv:
+        raise ValueError(f'causal: with {problem.len_q} rows and {problem.len_kv} keys it must say which corner the diagonal starts '
+                         'from, "top-left" (row i sees keys up to i) or "bottom-right" (the last row sees all)')
     left, right = native.UNBOUNDED, native.UNBOUNDED
     if window is not None:
         try:
@@ -155,7 +152,7 @@ def set_band(problem, causal, window, offset):
                              f"not {window!r}")
     if causal:
         right = 0
-    problem.align = native.BOTTOM_RIGHT if isinstance(causal, str) and causal == "bottom-right" else native.TOP_LEFT
+    problem.align = native.BOTTOM_RIGHT if causal == "bottom-right" else native.TOP_LEFT
     problem.offset, problem.left, problem.right = 0 if offset is None else whole("offset", offset), left, right
 
 
@@ -202,14 +199,18 @@ def prepare(looks, mask, out, causal, window, offset, scale, softcap, layout, de
     return plan
 
 
+def remember(plans, key, plan):
+    if len(plans) >= KEPT:
+        plans.clear()
+    plans[key] = plan
+
+
 def keep_plan(key, plan):
     """Not where an option may change its value and stay itself, as a tensor of one number does."""
     if not all(x is None or isinstance(x, (str, int, float, np.generic)) for option in key[5:]
                for x in (option if type(option) is tuple else (option,))):
         return
-    if len(plans) >= KEPT:
-        plans.clear()
-    plans[key] = plan
+    remember(plans, key, plan)
 
 
 def refuse(status, plan, addresses, at_mask):
@@ -313,7 +314,7 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, sca
             lse[...] = -math.inf
         at_lse = look(lse, "lse")[2]
     status = plan.forward(plan.handle, plan.address,
-                          pack(STAMP, at_q, at_k, at_v, at_out, at_lse, at_mask, at_sinks, at_slopes, at_len_q, at_len_kv, 0, 0))
+                          pack_args(at_q, at_k, at_v, at_out, at_lse, at_mask, at_sinks, at_slopes, at_len_q, at_len_kv, 0, 0))
     if status:
         refuse(status, plan, {"q": at_q, "k": at_k, "v": at_v, "out": at_out}, at_mask)
     if out is None:
@@ -325,8 +326,7 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
     """One state of all keys from states of disjoint sets of keys, folded in order: (out, lse) from a list of such pairs.
 
     states          pairs as attention(..., return_lse=True) gives them: out float32 in the layout, lse float32 [batch, heads, rows]. An
-                    lse of -inf is the state of no keys. Those that are not of the first one's strides are copied. A sink belongs into
-                    exactly one of them.
+                    lse of -inf is the state of no keys. Those that are not dense are copied. A sink belongs into exactly one of them.
     out             write here: float32, float16 or bfloat16.
 
     Returns (out, lse), float32 unless out says otherwise, of the first state's kind."""
@@ -337,12 +337,12 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
         raise TypeError(f"states: must be a list of pairs (out, lse), not {type(states).__name__}") from None
     if not states or any(len(state) != 2 for state in states):
         raise ValueError("states: must be one or more pairs (out, lse)")
-    kind = arrays.kind_of(states[0][0], "states[0] out")
-    first = Tensor("states[0] out", kind, kind.look(states[0][0])[0], layout)
+    kind, signature, _, _ = arrays.look(states[0][0], "states[0] out")
+    first = Tensor("states[0] out", kind, signature, layout)
     batch, heads, rows, dim = first.shape
     context = context_of(device, threads, "exact")
     problem = context.problem(LAYOUTS[layout], native.F32, batch, max(heads, 1), max(heads, 1), rows, 0, max(dim, 1))
-    problem.out = native.Strides(*(dense_strides(first.plain)[a] for a in AXES[layout][:3]))
+    problem.out = native.Strides(*(arrays.dense_strides(first.plain)[a] for a in AXES[layout][:3]))
     problem.lse = native.Strides(heads * rows, rows, 1)
     shapes = {"out": first.plain, "lse": (batch, heads, rows)}
     addresses, keep = [], []
@@ -371,15 +371,8 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
     return (kind.finish(result) if out is None else out), kind.finish(lse)
 
 
-def dense_strides(shape):
-    strides = [1] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * shape[i + 1]
-    return strides
-
-
 def is_dense(shape, strides):
-    return 0 in shape or all(n == 1 or s == d for n, s, d in zip(shape, strides, dense_strides(shape)))
+    return 0 in shape or all(n == 1 or s == d for n, s, d in zip(shape, strides, arrays.dense_strides(shape)))
 
 
 def dense_f32(x, name, shape):

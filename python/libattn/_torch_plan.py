@@ -6,6 +6,7 @@ import math
 import torch
 
 from . import _native as native
+from ._arrays import dense_strides
 from ._attention import context_of
 
 TYPES = {torch.float32: native.F32, torch.float16: native.F16, torch.bfloat16: native.BF16}
@@ -104,9 +105,7 @@ def heads_of(q, k, v, gqa):
 
 def out_strides(query, shape):
     """PyTorch's own choice for 4 axes: heads inside rows in memory where query has it so. Else dense."""
-    strides = [1] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * shape[i + 1]
+    strides = dense_strides(shape)
     if len(shape) == 4 and query.dim() == 4 and query.stride(3) == 1 and query.stride(2) > query.stride(1):
         strides[1:3] = shape[3], shape[1] * shape[3]
     return tuple(strides)

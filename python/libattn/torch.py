@@ -8,7 +8,6 @@
 What libattn cannot do is left to PyTorch's own function: calls that autograd records, other devices and dtypes, subclasses of Tensor."""
 import contextlib
 import logging
-import struct
 import threading
 
 import torch
@@ -18,6 +17,7 @@ from torch.nn import functional
 
 from . import _native as native
 from . import _torch_plan as planning
+from ._attention import remember
 from ._torch_composed import composed
 from ._torch_plan import Left
 
@@ -25,9 +25,7 @@ __all__ = ["install", "installed", "reset_stats", "scaled_dot_product_attention"
 
 log = logging.getLogger("libattn")
 pytorch = functional.scaled_dot_product_attention
-pack = struct.Struct("@IPPPPPPPPPPPN").pack  # attn_args
-STAMP = native.stamp(native.Args)
-KEPT = 1024  # plans
+pack_args = native.pack_args
 plans = {}
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -133,9 +131,7 @@ def attend(q, k, v, mask, causal, scale, gqa, softcap=0.0, window=None, sinks=No
     plan = plans.get(key)
     if plan is None:
         plan = planning.make(q, k, v, mask, causal, scale, gqa, min(threads, 1024), softcap, window)
-        if len(plans) >= KEPT:
-            plans.clear()
-        plans[key] = plan
+        remember(plans, key, plan)
     if type(plan) is Left:
         return plan
     if plan.copies is not None:
@@ -143,8 +139,8 @@ def attend(q, k, v, mask, causal, scale, gqa, softcap=0.0, window=None, sinks=No
         tensors = [x if copy is None else (x.expand(copy) if copy else x).contiguous() for x, copy in zip(tensors, plan.copies)]
         return attend(*tensors[:3], None if mask is None else tensors[3], causal, scale, gqa, softcap, window, sinks)
     out = q.new_empty_strided(plan.out_shape, plan.out_strides)
-    status = plan.forward(plan.handle, plan.address, pack(
-        STAMP, q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), 0, 0 if mask is None else mask.data_ptr(),
+    status = plan.forward(plan.handle, plan.address, pack_args(
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), 0, 0 if mask is None else mask.data_ptr(),
         0 if sinks is None else sinks.data_ptr(), 0, 0, 0, 0, 0))
     if status:
         plan.context.library.check(status)
