@@ -80,7 +80,7 @@ static void check_options(const bench_options *o, struct argp_state *state) {
     if (o->save && o->masked) argp_error(state, "--save %s: does not go with --mask all-true", o->save);
     if (o->save && (o->json || o->html || o->compare))
         argp_error(state, "--save %s: times nothing, so there is nothing for --json, --html or --compare", o->save);
-    if (o->json && o->html && strcmp(o->json, o->html) == 0) argp_error(state, "--html %s: is the file of --json", o->html);
+    if (o->json && o->html && attn_cli_output_same(o->json, o->html)) argp_error(state, "--html %s: is the file of --json", o->html);
     if (o->compare && (o->masked || o->layout != ATTN_BHLD))
         argp_error(state, "--compare %s: the peers had no mask and the layout bhld", o->compare);
 }
@@ -161,14 +161,12 @@ typedef struct session {
 } session;
 
 static bool measure_row(session *all, workload *w, row *m) {
-    verify_options verify = { 5e7, 3e7, 1, true, 0, 0 };
+    const verify_options verify = { 5e7, 3e7, 1, true };
     attn_explanation explanation = ATTN_EXPLANATION_INIT;
     if (!attn_cli_ok(attn_explain(all->context, &w->problem, &explanation))) return false;
-    verify.weight_error = explanation.weight_error;
-    verify.chunk = explanation.chunk;
     attn_cli_plan_text(&explanation, m->plan, sizeof m->plan);
     if (!attn_cli_ok(attn_forward(all->context, &w->problem, &w->args))) return false;
-    if (!attn_cli_verify(&w->problem, &w->args, &verify, &m->verdict)) return false;
+    if (!attn_cli_verify(&w->problem, &w->args, &explanation, &verify, &m->verdict)) return false;
     m->timed = attn_cli_passed(&m->verdict);
     return !m->timed || attn_cli_time(all->context, w, &all->known, all->options->seconds, &m->timing);
 }

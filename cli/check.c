@@ -240,10 +240,7 @@ static bool test(totals *all, const spec *s, bool typed, const attn_options *dev
     tested t = { .explanation = ATTN_EXPLANATION_INIT };
     if (!open_context(all, device) || !attn_cli_workload_make(s, &w)) return false;
     forward(all, &w, &t);
-    verify_options judged = *verify;
-    judged.weight_error = t.explanation.weight_error;
-    judged.chunk = t.explanation.chunk;
-    bool done = t.status != ATTN_OK || attn_cli_verify(&w.problem, &w.args, &judged, &t.verdict);
+    bool done = t.status != ATTN_OK || attn_cli_verify(&w.problem, &w.args, &t.explanation, verify, &t.verdict);
     if (done && t.status == ATTN_OK) t.stray += attn_cli_workload_stray(&w);
     if (done) record(all, s, typed, &w, &t);
     attn_cli_workload_free(&w);
@@ -253,7 +250,7 @@ static bool test(totals *all, const spec *s, bool typed, const attn_options *dev
 }
 
 /* ---- many ---- */
-static const verify_options brief = { 8e6, 4e6, 1, true, 0, 0 };
+static const verify_options brief = { 8e6, 4e6, 1, true };
 
 static bool test_types(totals *all, spec s, const verify_options *verify) {
     attn_type only = all->options->type;
@@ -295,7 +292,7 @@ static bool test_listed(totals *all) {
 }
 
 static bool test_named(totals *all) {
-    verify_options thorough = VERIFY_OPTIONS_INIT;
+    const verify_options thorough = VERIFY_OPTIONS_INIT;
     uint64_t seed = 0, index = 0;
     bool one = false;
     spec s;

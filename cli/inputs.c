@@ -29,7 +29,6 @@ static bool read_all(inputs *in, const char *path, const char *const files[INPUT
     place at = { "", path };
     safetensors *file;
     size_t length = strlen(path);
-    if (strcmp(path, "top-left") == 0 || strcmp(path, "bottom-right") == 0) return attn_cli_error("%s: write --causal=%s", path, path);
     if (length < 12 || strcmp(path + length - 12, ".safetensors") != 0)
         return attn_cli_place_error(&at, "the name of a file with all tensors must end in .safetensors");
     if (!attn_cli_safetensors_open(&at, &file)) return false;

@@ -48,6 +48,20 @@ static int folder_length(const char *path) {
     return slash ? (int)(slash - path) + 1 : 0;
 }
 
+/* One file: the same last part in the same folder. */
+bool attn_cli_output_same(const char *a, const char *b) {
+    const char *names[2] = { a, b }, *last[2];
+    struct stat folders[2];
+    for (int i = 0; i < 2; i++) {
+        char folder[PATH_MAX];
+        const int length = folder_length(names[i]);
+        last[i] = names[i] + length;
+        if (snprintf(folder, sizeof folder, "%.*s.", length, names[i]) >= (int)sizeof folder || stat(folder, &folders[i]) != 0)
+            return false;
+    }
+    return strcmp(last[0], last[1]) == 0 && folders[0].st_dev == folders[1].st_dev && folders[0].st_ino == folders[1].st_ino;
+}
+
 bool attn_cli_output_place(output *out, const char *option, const char *path) {
     struct stat about;
     memset(out, 0, sizeof *out);

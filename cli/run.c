@@ -5,9 +5,7 @@
 #include "report.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <limits.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct run_options {
     attn_options device;
@@ -35,27 +33,12 @@ static const struct argp_option options[] = {
     { 0 },
 };
 
-/* Whether two names, of files that need not exist, would be one file: the same last part in the same folder. */
-static bool same_file(const char *a, const char *b) {
-    const char *names[2] = { a, b }, *last[2];
-    struct stat folders[2];
-    for (int i = 0; i < 2; i++) {
-        char folder[PATH_MAX];
-        const char *slash = strrchr(names[i], '/');
-        last[i] = slash ? slash + 1 : names[i];
-        int length = slash ? (int)(last[i] - names[i]) : 0;
-        if (snprintf(folder, sizeof folder, "%.*s.", length, names[i]) >= (int)sizeof folder || stat(folder, &folders[i]) != 0)
-            return false;
-    }
-    return strcmp(last[0], last[1]) == 0 && folders[0].st_dev == folders[1].st_dev && folders[0].st_ino == folders[1].st_ino;
-}
-
 static void check_files(run_options *o, struct argp_state *state) {
     if (!o->out) argp_error(state, "-o: an output file must be given");
     if (!o->all)
         for (int i = INPUT_Q; i <= INPUT_V; i++)
             if (!o->files[i]) argp_error(state, "%s: a file must be given, or one .safetensors file with all", attn_cli_input_option(i));
-    if (o->lse && same_file(o->lse, o->out)) argp_error(state, "--lse %s: is the file of -o", o->lse);
+    if (o->lse && attn_cli_output_same(o->lse, o->out)) argp_error(state, "--lse %s: is the file of -o", o->lse);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state) {
@@ -90,6 +73,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         o->json = true;
         return 0;
     case ARGP_KEY_ARG:
+        if (strcmp(arg, "top-left") == 0 || strcmp(arg, "bottom-right") == 0) argp_error(state, "%s: write --causal=%s", arg, arg);
         if (o->all) argp_error(state, "%s: one file at most can hold all tensors", arg);
         o->all = arg;
         return 0;
@@ -192,14 +176,12 @@ static void report_text(const run_options *o, const inputs *in, const outcome *g
 }
 
 static bool compute(attn_context *context, const run_options *o, inputs *in, outcome *got) {
-    verify_options verify = VERIFY_OPTIONS_INIT;
+    const verify_options verify = VERIFY_OPTIONS_INIT;
     if (!attn_cli_ok(attn_explain(context, &in->problem, &got->explanation))) return false;
-    verify.weight_error = got->explanation.weight_error;
-    verify.chunk = got->explanation.chunk;
     double begun = attn_cli_seconds();
     if (!attn_cli_ok(attn_forward(context, &in->problem, &in->args))) return false;
     got->seconds = attn_cli_seconds() - begun;
-    return !o->verify || attn_cli_verify(&in->problem, &in->args, &verify, &got->verdict);
+    return !o->verify || attn_cli_verify(&in->problem, &in->args, &got->explanation, &verify, &got->verdict);
 }
 
 static int run(const run_options *o, attn_context *context, inputs *in, results *r) {

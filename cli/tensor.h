@@ -70,6 +70,7 @@ typedef struct output {
 /* Before any work: the extension, and a folder that takes files. */
 bool attn_cli_output_check(output *out, const char *option, const char *path, const char *name);
 bool attn_cli_output_place(output *out, const char *option, const char *path); /* the folder alone, for a file that is no tensor */
+bool attn_cli_output_same(const char *a, const char *b); /* whether two names, of files that need not exist, would be one file */
 bool attn_cli_output_bytes(output *out, const void *first, size_t first_bytes, const void *second, size_t second_bytes);
 bool attn_cli_output_write(output *out, const tensor *t);
 bool attn_cli_output_commit(output *out);

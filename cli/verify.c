@@ -182,9 +182,10 @@ static void close_work(work *w) {
     free(w->row);
 }
 
-bool attn_cli_verify(const attn_problem *p, const attn_args *args, const verify_options *options, verdict *result) {
-    work w = { .problem = p, .args = args, .weight_error = options->weight_error, .result = result };
-    w.keys_of_fold = options->chunk > 0 && options->chunk < 512 ? (double)options->chunk : 512;
+bool attn_cli_verify(const attn_problem *p, const attn_args *args, const attn_explanation *explanation, const verify_options *options,
+                     verdict *result) {
+    work w = { .problem = p, .args = args, .weight_error = explanation->weight_error, .result = result };
+    w.keys_of_fold = explanation->chunk > 0 && explanation->chunk < 512 ? (double)explanation->chunk : 512;
     double cost = attn_cli_pairs(p, args) * (double)p->heads_q * (double)(p->dim_qk + p->dim_v);
     memset(result, 0, sizeof *result);
     for (int64_t b = 0; b < p->batch; b++) result->rows += attn_cli_band(p, args, b).len_q * p->heads_q;

@@ -19,18 +19,18 @@ typedef struct verdict {
 } verdict;
 
 typedef struct verify_options {
-    double limit;        /* multiply-adds up to which every row is compared; above, some are */
-    double budget;       /* multiply-adds to spend on those */
-    uint64_t seed;       /* of the choice of rows */
-    bool quiet;          /* no progress bar */
-    double weight_error; /* of attn_explanation: the bound of out grows by it */
-    int64_t chunk;       /* of attn_explanation: the bounds count folds by it */
+    double limit;  /* multiply-adds up to which every row is compared; above, some are */
+    double budget; /* multiply-adds to spend on those */
+    uint64_t seed; /* of the choice of rows */
+    bool quiet;    /* no progress bar */
 } verify_options;
 #define VERIFY_OPTIONS_INIT                                                                                                                \
-    { 2e9, 2e8, 1, false, 0, 0 }
+    { 2e9, 2e8, 1, false }
 
-/* Reads args->out and args->lse as attn_forward left them. False after a complaint (no memory, say). */
-bool attn_cli_verify(const attn_problem *problem, const attn_args *args, const verify_options *options, verdict *verdict);
+/* Reads args->out and args->lse as attn_forward left them. The bounds are those of what attn_explain said would run: its weight_error and
+ * chunk are in them. False after a complaint (no memory, say). */
+bool attn_cli_verify(const attn_problem *problem, const attn_args *args, const attn_explanation *explanation, const verify_options *options,
+                     verdict *verdict);
 static inline bool attn_cli_passed(const verdict *v) { return v->mismatches == 0 && v->lse_mismatches == 0; }
 
 /* ---- one row, for verify.c: what the bound is made of, in double, by code of the command's own (bound.c) ---- */

@@ -42,6 +42,8 @@ USAGE = [
     (["bench", "--save", "a.safetensors", "--case", "P4", "--type", "f32,f16"], ["one --type"]),
     (["bench", "--save", "a.safetensors", "--case", "P4", "--type", "f32", "--html", "a.html"], ["--save a.safetensors", "--html"]),
     (["bench", "--case", "P4", "--json", "a.out", "--html", "a.out"], ["--html a.out", "--json"]),
+    (["bench", "--case", "P4", "--json", "a.out", "--html", "./a.out"], ["--html ./a.out", "--json"]),
+    (["run", "all.safetensors", "--causal", "bottom-right", "-o", "out.npy"], ["write --causal=bottom-right"]),
     (["bench", "--save", "a.npy", "--case", "rows-2", "--type", "f32"], ["--save a.npy", ".safetensors"]),
     (["bench", "--save", "no/such/a.safetensors", "--case", "rows-2", "--type", "f32"], ["--save no/such/a.safetensors"]),
     (["bench", "--save", "a.safetensors", "--case", "sinks", "--type", "f32"], ["--save a.safetensors", "sinks"]),
