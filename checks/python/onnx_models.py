@@ -3,8 +3,8 @@ generates for itself. Also what runs a model with libattn's operators and proves
 import dataclasses
 import functools
 import json
-import os
 import pathlib
+import sys
 import warnings
 
 import numpy as np
@@ -14,22 +14,15 @@ from onnx.reference import ReferenceEvaluator
 
 import libattn.onnx
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "conformance"))
+from onnx_cases import names, root  # noqa: E402, F401
+
 OPERATORS = ("Attention", "FlexAttention")
 INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
 OUTPUTS = {"Attention": ("Y", "present_key", "present_value", "qk_matmul_output"), "FlexAttention": ("Y",)}
 PREVIEW = "ai.onnx.preview"
 PREVIEW_BESIDE = 26  # opset of the ordinary operators that a modifier of FlexAttention uses
 FLOAT, DOUBLE = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE
-
-
-def root():
-    """ATTN_CONFORMANCE, or the folder `shared/conformance` beside the repository."""
-    repository = pathlib.Path(__file__).resolve().parents[2]
-    return pathlib.Path(os.environ.get("ATTN_CONFORMANCE", repository.parent / "shared" / "conformance")) / "onnx"
-
-
-def names():
-    return sorted(path.parent.name for path in root().glob("*/case.json"))
 
 
 @dataclasses.dataclass
