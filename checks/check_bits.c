@@ -28,7 +28,7 @@ typedef struct half {
     void *state;
     size_t count, first;
 } half;
-static int executor_calls, executor_spoilt;
+static int executor_calls, executor_spoilt, region_calls;
 
 /* The control register itself: fenv_t leaves it out (Windows, SSE) or bits of it (glibc, 64-bit ARM). */
 static unsigned control(void) {
@@ -105,22 +105,59 @@ static void run_backwards(void *host, attn_job job, void *state, size_t count) {
         run_tasks(&odd);
 }
 
+/* In the place of OpenMP's GOMP_parallel: two threads, whatever was asked for, and the other one spoilt. */
+typedef struct region {
+    void (*body)(void *);
+    void *state;
+} region;
+
+static void *enter_region(void *at) {
+    region *r = at;
+    spoil();
+    r->body(r->state);
+    if (fegetround() != FE_UPWARD) executor_spoilt++;
+    return NULL;
+}
+
+static void parallel_region(void (*body)(void *), void *state, unsigned threads, unsigned flags) {
+    region other = { body, state };
+    pthread_t thread;
+    CHECK(threads > 1 && flags == 0, "a parallel region of %u threads with flags %u", threads, flags);
+    region_calls++;
+    bool started = pthread_create(&thread, NULL, enter_region, &other) == 0;
+    body(state);
+    if (started) pthread_join(thread, NULL);
+}
+
+static void (*const gomp_parallel)(void (*)(void *), void *, unsigned, unsigned) = parallel_region;
+
+enum { NONE, BACKWARDS, OPENMP };
+
+static attn_executor executor_of(int kind, int threads) {
+    attn_executor executor = { run_backwards, &executor_calls, threads };
+    if (kind == OPENMP) {
+        executor.run = attn_run_openmp;
+        memcpy(&executor.host, &gomp_parallel, sizeof executor.host);
+    }
+    return executor;
+}
+
 typedef struct way {
-    int threads, passes;
-    bool executor, workspace;
+    int threads, passes, executor;
+    bool workspace;
 } way;
-static const way ways[] = { { 1, 0, false, false }, { 1, 1, false, true },  { 1, 2, false, false }, { 2, 0, false, false },
-                            { 2, 1, false, false }, { 2, 2, false, true },  { 3, 0, false, false }, { 3, 2, false, false },
-                            { 5, 1, false, true },  { 5, 2, false, false }, { 8, 0, false, true },  { 16, 2, false, false },
-                            { 64, 0, true, false }, { 64, 2, false, true }, { 3, 0, true, false },  { 7, 2, true, true },
-                            { 16, 1, true, false } };
+static const way ways[] = { { 1, 0, NONE, false },       { 1, 1, NONE, true },    { 1, 2, NONE, false },      { 2, 0, NONE, false },
+                            { 2, 1, NONE, false },       { 2, 2, NONE, true },    { 3, 0, NONE, false },      { 3, 2, NONE, false },
+                            { 5, 1, NONE, true },        { 5, 2, NONE, false },   { 8, 0, NONE, true },       { 16, 2, NONE, false },
+                            { 64, 0, BACKWARDS, false }, { 64, 2, NONE, true },   { 3, 0, BACKWARDS, false }, { 7, 2, BACKWARDS, true },
+                            { 16, 1, BACKWARDS, false }, { 6, 0, OPENMP, false }, { 16, 2, OPENMP, true } };
 enum { WAYS = sizeof ways / sizeof *ways };
 static attn_context *contexts[WAYS];
 
 static void open_ways(void) {
     for (int n = 0; n < WAYS; n++) {
         kept before;
-        attn_executor executor = { run_backwards, &executor_calls, ways[n].threads };
+        attn_executor executor = executor_of(ways[n].executor, ways[n].threads);
         attn_options options = ATTN_OPTIONS_INIT;
         options.isa = isa;
         options.precision = precision;
@@ -139,8 +176,8 @@ static void open_ways(void) {
 
 static void run_way(check_case *c, int n) {
     char what[64];
-    snprintf(what, sizeof what, "threads %d passes %d%s%s", ways[n].threads, ways[n].passes, ways[n].executor ? " executor" : "",
-             ways[n].workspace ? " own workspace" : "");
+    snprintf(what, sizeof what, "threads %d passes %d%s%s", ways[n].threads, ways[n].passes,
+             (const char *[]){ "", " executor", " OpenMP" }[ways[n].executor], ways[n].workspace ? " own workspace" : "");
     note(c, what);
     if (ways[n].workspace) check_case_workspace(c, contexts[n], CHECK_AT_START);
     check_case_forward(c, contexts[n]);
@@ -435,7 +472,7 @@ int main(int argc, char **argv) {
         all_exact(first, check_count(12));
         all_fast(first, check_count(6));
     }
-    CHECK(executor_calls > 0, "the executor was never called");
+    CHECK(executor_calls > 0 && region_calls > 0, "an executor was never called");
     CHECK(executor_spoilt == 0, "a task left its thread's rounding changed, %d times", executor_spoilt);
     return check_end();
 }

@@ -11,6 +11,7 @@ set(attn_sources
     src/cpu/features.c
     src/cpu/forward.c
     src/cpu/measure.c
+    src/cpu/openmp.c
     src/cpu/pool.c
     src/cpu/rows.c
     src/cpu/isa_scalar.c)

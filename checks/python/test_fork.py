@@ -6,8 +6,11 @@ import time
 import numpy as np
 import pytest
 
+import torch
+
 import libattn
-from libattn import _attention
+import libattn.torch
+from libattn import _attention, _torch_plan
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
               pytest.mark.filterwarnings("ignore:.*fork")]
@@ -76,3 +79,19 @@ def test_while_another_thread_opens(q):
     finally:
         go_on.set()
         thread.join()
+
+
+def test_on_the_threads_of_pytorch(q):
+    """In the parent libattn.torch works on OpenMP's threads, after PyTorch has. In the child OpenMP hangs, PyTorch's torch.equal too."""
+    q = torch.from_numpy(q)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        (q @ q.mT).softmax(-1)
+        expected = libattn.torch.scaled_dot_product_attention(q, q, q)
+        assert _torch_plan.context(3, "exact").describe().pool == b"executor"
+        assert in_child(lambda: np.array_equal(libattn.torch.scaled_dot_product_attention(q, q, q).numpy(), expected.numpy())
+                        and _torch_plan.context(3, "exact").describe().pool != b"executor")
+        assert torch.equal(libattn.torch.scaled_dot_product_attention(q, q, q), expected)
+    finally:
+        torch.set_num_threads(before)

@@ -6,17 +6,15 @@ The model is a small Llama with random weights and grouped query heads, so nothi
 libattn's in two ways: routed under the unchanged model, and chosen by name in Transformers. All three must generate the same tokens."""
 import argparse
 import contextlib
-import os
 import statistics
 import time
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: its threads shall sleep, not spin, while libattn's work
-import torch  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM, StaticCache  # noqa: E402
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
-import libattn  # noqa: E402
-import libattn.torch  # noqa: E402
-import libattn.transformers  # noqa: E402
+import libattn
+import libattn.torch
+import libattn.transformers
 
 
 def small_model(context):

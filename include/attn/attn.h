@@ -180,6 +180,10 @@ typedef struct attn_executor {
     void *host;
     int threads; /* how many may run at once: count is never more */
 } attn_executor;
+/* The run of an executor whose host is the address of GOMP_parallel in the OpenMP library that the caller uses (GCC's, LLVM's and Intel's
+ * have it): its threads, which otherwise spin beside the library's after each parallel region of the caller's. Not in the child of a fork
+ * whose parent ran OpenMP: GCC's hangs there. */
+ATTN_API void attn_run_openmp(void *host, attn_job job, void *state, size_t count);
 /* Exact: every intermediate is float32-grade. Fast: probabilities may be rounded to 16 bits for a matrix unit where many rows share a key
  * head; attn_explanation.weight_error says by how much. Sums, maxima and partial outputs stay float32, and so does lse. */
 typedef enum attn_precision { ATTN_EXACT = 0, ATTN_FAST } attn_precision;

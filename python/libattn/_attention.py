@@ -37,16 +37,16 @@ if hasattr(os, "register_at_fork"):
 
 
 @functools.lru_cache(maxsize=None)
-def open_context(device, threads, precision):
-    return native.library().open(device=device, threads=threads, precision=precision)
+def open_context(device, threads, precision, gomp_parallel):
+    return native.library().open(device=device, threads=threads, precision=precision, gomp_parallel=gomp_parallel)
 
 
-def context_of(device, threads, precision):
+def context_of(device, threads, precision, gomp_parallel=None):
     device = choice("device", device, DEVICES, '"cpu" or "reference"')
     precision = choice("precision", precision, PRECISIONS, '"exact" or "fast"')
     threads = whole("threads", 0 if threads is None else threads)
     with opening:
-        return open_context(device, max(-1, min(threads, 1025)), precision)
+        return open_context(device, max(-1, min(threads, 1025)), precision, gomp_parallel)
 
 
 def whole(name, x):

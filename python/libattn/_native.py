@@ -48,6 +48,10 @@ class Options(Structure):
                 ("executor", c_void_p), ("precision", c_int)]
 
 
+class Executor(Structure):
+    _fields_ = [("run", c_void_p), ("host", c_void_p), ("threads", c_int)]
+
+
 class State(Structure):
     _fields_ = [("out", c_void_p), ("lse", c_void_p)]
 
@@ -63,7 +67,7 @@ class Description(Structure):
 
 
 C_NAMES = {Strides: "attn_strides", MaskStrides: "attn_mask_strides", Problem: "attn_problem", Args: "attn_args", Options: "attn_options",
-           State: "attn_state", Explanation: "attn_explanation", Description: "attn_description"}
+           Executor: "attn_executor", State: "attn_state", Explanation: "attn_explanation", Description: "attn_description"}
 C_CONSTANTS = {"ATTN_NONE": NONE, "ATTN_F32": F32, "ATTN_F16": F16, "ATTN_BF16": BF16, "ATTN_BOOL": BOOL, "ATTN_BHLD": BHLD,
                "ATTN_BLHD": BLHD, "ATTN_TOP_LEFT": TOP_LEFT, "ATTN_BOTTOM_RIGHT": BOTTOM_RIGHT, "ATTN_CPU": CPU,
                "ATTN_REFERENCE": REFERENCE, "ATTN_EXACT": EXACT, "ATTN_FAST": FAST, "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK,
@@ -136,11 +140,15 @@ class Library:
 class Context:
     """An open attn_context; usable in a with statement."""
 
-    def __init__(self, library, device=CPU, threads=0, passes=0, chunk=0, isa=None, precision=EXACT):
+    def __init__(self, library, device=CPU, threads=0, passes=0, chunk=0, isa=None, precision=EXACT, gomp_parallel=None):
+        """gomp_parallel: the address of that function of OpenMP, whose threads are to be used instead of the library's."""
         self.library, self.lib = library, library.lib
         handle = c_void_p()
         options = stamped(Options, device=device, threads=threads, passes=passes, chunk=chunk, isa=isa.encode() if isa else None,
                           precision=precision)
+        if gomp_parallel is not None:
+            executor = Executor(run=ctypes.cast(self.lib.attn_run_openmp, c_void_p), host=gomp_parallel, threads=threads)
+            options.executor = ctypes.addressof(executor)
         library.check(self.lib.attn_open(byref(handle), byref(options)))
         self.handle = handle.value
 

@@ -1,7 +1,11 @@
 """What PyTorch's scaled_dot_product_attention is asked for, from shapes and strides alone, as a problem of libattn, or why it is not one."""
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
+import os
+import pathlib
 
 import torch
 
@@ -18,6 +22,35 @@ class Left:
 
     def __init__(self, reason, error=None):
         self.reason, self.error = reason, error
+
+
+in_child = False  # of a fork: there GCC's OpenMP hangs where the parent has used it
+
+
+def enter_child():
+    global in_child
+    in_child = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=enter_child)
+
+
+@functools.lru_cache(maxsize=None)
+def gomp_parallel():
+    """Where the OpenMP library that PyTorch itself uses starts its threads, or None where it is another's or not found. After each of
+    PyTorch's operations those threads spin for a while, and others would have to share the CPUs with them."""
+    for file in pathlib.Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"):
+        try:
+            return ctypes.cast(ctypes.CDLL(str(file)).GOMP_parallel, ctypes.c_void_p).value  # looks in what the file depends on, too
+        except (OSError, AttributeError):
+            pass
+    return None
+
+
+def context(threads, precision):
+    threads = min(threads, 1024)
+    return context_of("cpu", threads, precision, gomp_parallel() if threads > 1 and not in_child else None)
 
 
 OWN = ()  # a copy of its own shape
@@ -164,8 +197,8 @@ def make(query, key, value, mask, causal, scale, gqa, threads, softcap, window):
         if place is None:
             return SHAPES
         places.append(place)
-    context = context_of("cpu", threads, "exact" if query.dtype == torch.float32 else "fast")
-    problem = context.problem(native.BHLD, TYPES[query.dtype], math.prod(batch), heads_q, heads_kv, q.rows, k.rows, q.dim)
+    run_by = context(threads, "exact" if query.dtype == torch.float32 else "fast")
+    problem = run_by.problem(native.BHLD, TYPES[query.dtype], math.prod(batch), heads_q, heads_kv, q.rows, k.rows, q.dim)
     problem.dim_v = v.dim
     rank = max(query.dim(), key.dim(), value.dim())
     shape = (*batch, heads_q, q.rows, v.dim)[-rank:]
@@ -188,7 +221,7 @@ def make(query, key, value, mask, causal, scale, gqa, threads, softcap, window):
     copies = [copy for _, copy in places]
     if all(copy is None for copy in copies):
         try:
-            context.workspace(problem)  # asks the library whether it takes the problem
+            run_by.workspace(problem)  # asks the library whether it takes the problem
         except native.StatusError as why:
             return Left(str(why))
-    return Plan(context, problem, shape, strides, copies)
+    return Plan(run_by, problem, shape, strides, copies)

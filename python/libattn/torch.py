@@ -8,6 +8,7 @@
 What libattn cannot do is left to PyTorch's own function: calls that autograd records, other devices and dtypes, subclasses of Tensor."""
 import contextlib
 import logging
+import os
 import threading
 
 import torch
@@ -27,6 +28,8 @@ log = logging.getLogger("libattn")
 pytorch = functional.scaled_dot_product_attention
 pack_args = native.pack_args
 plans = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=plans.clear)  # see planning.in_child
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 NUMBERS = frozenset((float, int, type(None)))
@@ -130,7 +133,7 @@ def attend(q, k, v, mask, causal, scale, gqa, softcap=0.0, window=None, sinks=No
            None if mask is None else (mask.shape, mask.stride(), mask.dtype), causal, scale, gqa, threads, softcap, window)
     plan = plans.get(key)
     if plan is None:
-        plan = planning.make(q, k, v, mask, causal, scale, gqa, min(threads, 1024), softcap, window)
+        plan = planning.make(q, k, v, mask, causal, scale, gqa, threads, softcap, window)
         remember(plans, key, plan)
     if type(plan) is Left:
         return plan
