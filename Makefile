@@ -22,6 +22,10 @@ check: ## set up, build, run every check; ARGS="-R NAME" for some, ARGS="-L LABE
 bench: all ## verify and time every case beside PyTorch and ONNX Runtime; ARGS="--case D2 --type bf16" for some, PEERS=none for ours alone
 	@scripts/bench.sh $(BUILD) "$(PEERS)" $(ARGS)
 
+bench-python: all ## what Python adds to a call, and libattn.torch beside PyTorch; ARGS="--case D2 --type bf16" for some
+	@scripts/setup.sh build check
+	@scripts/bench_python.sh $(BUILD) $(ARGS)
+
 format: ## lay out every C file by .clang-format
 	@scripts/setup.sh check
 	@scripts/format.sh
@@ -33,6 +37,6 @@ clean: ## remove everything that was built
 	rm -rf build $(BUILD)
 
 help: ## list the tasks
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: all setup demo check bench format install clean help
+.PHONY: all setup demo check bench bench-python format install clean help
