@@ -37,6 +37,6 @@ clean: ## remove everything that was built
 	rm -rf build $(BUILD)
 
 help: ## list the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: all setup demo check bench bench-python format install clean help
