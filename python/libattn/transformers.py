@@ -9,15 +9,10 @@ libattn.torch.stats()."""
 import logging
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface  # 4.53; before, some models made no mask for such a name
+from transformers.masking_utils import sdpa_mask
 
 from .torch import extended
-
-try:
-    from transformers import AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-except ImportError:  # before 4.53 models make their masks by themselves
-    AttentionMaskInterface = None
 
 __all__ = ["NAME", "attention", "register"]
 
@@ -65,5 +60,4 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
 def register(name=NAME):
     """Makes attn_implementation=name known to Transformers. Twice is once."""
     AttentionInterface.register(name, attention)
-    if AttentionMaskInterface is not None:
-        AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionMaskInterface.register(name, sdpa_mask)
