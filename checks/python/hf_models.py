@@ -26,6 +26,9 @@ CAUSAL = {
     "mistral": lambda: transformers.MistralConfig(**DECODER, sliding_window=WINDOW),
     "gemma2": lambda: transformers.Gemma2Config(**DECODER, **WINDOWS, attn_logit_softcapping=5.0, query_pre_attn_scalar=8),
     "gemma3": lambda: transformers.Gemma3TextConfig(**DECODER, **WINDOWS, query_pre_attn_scalar=8),
+    "gemma4": lambda: transformers.Gemma4TextConfig(  # the last two layers attend to the keys of the first two
+        **{**DECODER, **WINDOWS, "num_hidden_layers": 4, "layer_types": 2 * WINDOWS["layer_types"]}, num_kv_shared_layers=2,
+        vocab_size_per_layer_input=96, hidden_size_per_layer_input=8, global_head_dim=16),
     "gpt-oss": lambda: transformers.GptOssConfig(**DECODER, **WINDOWS, num_local_experts=2, num_experts_per_tok=2, rope_parameters={
         "rope_type": "default", "rope_theta": 1e4}),  # sinks
     "llama4": lambda: transformers.Llama4TextConfig(  # chunks of keys

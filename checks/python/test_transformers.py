@@ -100,7 +100,7 @@ def test_beam_search(name):
     assert_same(found.sequences_scores, expected.sequences_scores)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma4"])
 @pytest.mark.parametrize("how", ["assistant", "lookup"])
 def test_speculation(name, how):
     """Guessed tokens are verified several at once, on a cache that is cropped after a wrong guess."""
@@ -122,6 +122,20 @@ def test_speculation(name, how):
     assert sum(length > 1 for length in lengths) > 2  # more than the prompt, twice
     assert_same_generation(expected, found)
     assert torch.equal(found.sequences, model.generate(**inputs, **GREEDY).sequences)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 3])
+@pytest.mark.parametrize("static", [False, True])
+@torch.no_grad()
+def test_last_rows_alone(static, keep):
+    """Layers that share keys may compute the rows alone whose logits are wanted."""
+    model = made(CAUSAL["gemma4"]())
+    inputs = prompt(rows=hf_models.WINDOW - 2)
+    def work():
+        cache = transformers.StaticCache(model.config, max_cache_len=32) if static else transformers.DynamicCache(config=model.config)
+        return model(**inputs, cache=cache, logits_to_keep=keep).logits
+    expected, found = both(model, work, layers_of(model))
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize("padded, side", [(0, "left"), (5, "left"), (9, "right")])
@@ -267,7 +281,7 @@ def test_registration():
     libattn.transformers.register("libattn-too")
     for name in ("libattn", "libattn-too"):
         assert AttentionInterface()[name] is libattn.transformers.attention
-        assert AttentionMaskInterface()[name] is libattn.transformers.sdpa_mask
+        assert AttentionMaskInterface()[name] is libattn.transformers.mask_of
     model = made(CAUSAL["llama"]())
     inputs = prompt(padded=5)
     with torch.no_grad():

@@ -21,6 +21,15 @@ log = logging.getLogger("libattn")
 said = set()
 
 
+def mask_of(*arguments, config=None, **options):
+    """What Transformers calls to make a mask: bool [batch, 1, L, S], or None where attention() knows without one.
+
+    In models whose last layers share keys, those layers may keep the last rows alone (Gemma 4). Which rows these are only a mask tells."""
+    if getattr(config, "num_kv_shared_layers", 0):
+        options["allow_is_causal_skip"] = False
+    return sdpa_mask(*arguments, **options)
+
+
 def with_bias(mask, bias):
     """A position bias, hidden where the mask hides."""
     if mask is None:
@@ -60,4 +69,4 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
 def register(name=NAME):
     """Makes attn_implementation=name known to Transformers. Twice is once."""
     AttentionInterface.register(name, attention)
-    AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionMaskInterface.register(name, mask_of)
