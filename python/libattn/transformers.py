@@ -50,19 +50,14 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
     rows = query.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    causal = bool(rows > 1 and attention_mask is None and is_causal)
-    if causal and key.shape[2] > rows:  # a static cache that holds these rows and nothing else yet
-        key, value = key[:, :, :rows], value[:, :, :rows]
-        position_bias = None if position_bias is None else position_bias[..., :rows]
-    window = None
-    if attention_mask is None and sliding_window is not None and is_causal and key.shape[2] > sliding_window:
-        if rows == 1:
-            key, value = key[:, :, -sliding_window:], value[:, :, -sliding_window:]
-            position_bias = None if position_bias is None else position_bias[..., -sliding_window:]
-        else:
-            window = sliding_window
+    causal = bool(rows > 1 and attention_mask is None and is_causal)  # what a static cache has not filled yet lies behind the diagonal
+    windowed = attention_mask is None and is_causal and sliding_window is not None and key.shape[2] > sliding_window
     mask = attention_mask if position_bias is None else with_bias(attention_mask, position_bias)
-    out = extended(query, key, value, mask, causal, scaling, query.shape[1] != key.shape[1], dropout, softcap or 0.0, window, s_aux)
+    if windowed and rows == 1:
+        key, value = key[:, :, -sliding_window:], value[:, :, -sliding_window:]
+        mask = None if mask is None else mask[..., -sliding_window:]
+    out = extended(query, key, value, mask, causal, scaling, query.shape[1] != key.shape[1], dropout, softcap or 0.0,
+                   sliding_window if windowed and causal else None, s_aux)
     return out.transpose(1, 2).contiguous(), None
 
 
