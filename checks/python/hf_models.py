@@ -35,6 +35,7 @@ CAUSAL = {
         **{**DECODER, "layer_types": ["chunked_attention", "full_attention"]}, attention_chunk_size=WINDOW, no_rope_layers=[1, 0],
         num_local_experts=2, intermediate_size_mlp=96, moe_layers=[]),
     "deepseek-v3": lambda: transformers.DeepseekV3Config(**latent),  # values shorter than keys
+    "deepseek-v3.2": lambda: transformers.DeepseekV32Config(**latent, index_topk=6, index_n_heads=2, index_head_dim=16),  # chosen keys
     "gpt2": lambda: transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, initializer_range=0.3, **WORDS),
 }
 ENCODER_DECODER = {

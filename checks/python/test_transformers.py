@@ -87,7 +87,8 @@ def test_prompt_in_pieces(name, static, pieces):
         return torch.cat(logits, 1)
     expected, found = both(model, work, layers_of(model) * len(pieces))
     assert_same(found, expected)
-    assert_same(found, model(**inputs, use_cache=False).logits)
+    if name != "deepseek-v3.2":  # among equal scores it chooses keys by how many rows there are
+        assert_same(found, model(**inputs, use_cache=False).logits)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt-oss"])
@@ -188,6 +189,19 @@ def test_parts_by_name():
     libattn.torch.reset_stats()
     assert_same(model(**inputs).logits_per_image, expected)
     assert libattn.torch.stats() == {"taken": 2, "left": {}}
+
+
+@torch.no_grad()
+def test_sinks_of_rows():
+    """Inkling computes a sink for each row, and a bias of positions: libattn has no such sinks, so PyTorch computes them."""
+    config = transformers.Inkling2TextConfig(
+        **hf_models.DECODER, unpadded_vocab_size=96, swa_num_attention_heads=4, swa_num_key_value_heads=2, swa_head_dim=16,
+        sliding_window_size=hf_models.WINDOW, d_rel=8, rel_extent=16, moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2,
+        n_layers_per_attn_res_block=1)
+    model = made(config)
+    inputs = prompt()
+    expected, found = both(model, lambda: model(**inputs).logits, left={"sinks that are not one for each head": 2})
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -360,9 +374,10 @@ NONE = torch.full((1, 1, 1, 1), -torch.inf)
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("mask", [None, "bool", "float"])
-@pytest.mark.parametrize("sinks", [None, "heads"])
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("sinks", [None, "heads", "rows"])
 @pytest.mark.parametrize("rows, keys, window", [(7, 7, None), (7, 12, None), (7, 7, 3), (7, 12, 3), (1, 12, None), (1, 12, 3)])
-def test_function(rows, keys, window, sinks, mask, bias):
+def test_function(rows, keys, window, sinks, chosen, mask, bias):
     """Without a mask, more than one row is causal from the first key on (what lies behind is a static cache's room), and the window is
     applied; with one, the mask says it all."""
     random = torch.Generator().manual_seed(rows * keys)
@@ -377,13 +392,19 @@ def test_function(rows, keys, window, sinks, mask, bias):
         visible = torch.rand(2, 1, rows, keys, generator=random) < 0.7
         visible[..., 0] = True
         attention_mask = visible if mask == "bool" else torch.where(visible, 0.0, torch.finfo(torch.float32).min)
+    if chosen:
+        indices = torch.cat((torch.zeros(2, rows, 1, dtype=torch.int32),  # one is seen in any case, but for a window that is past it
+                             torch.randint(0, keys, (2, rows, 5), generator=random, dtype=torch.int32)), -1)
+        options["indices"] = indices
+        visible = visible & (indices[..., None] == torch.arange(keys)).any(-2)[:, None]
     if sinks is not None:
-        options["s_aux"] = torch.randn(4, generator=random)
+        sink = torch.randn((4,) if sinks == "heads" else (2, 4, rows, 1), generator=random)
+        options["s_aux" if sinks == "heads" else "sinks"] = sink
     if bias:
         options["position_bias"] = torch.randn(1, 4, rows, keys, generator=random)
     found, none = libattn.transformers.attention(types.SimpleNamespace(), q, k, v, attention_mask, **options)
     wanted = reference(q, k, v, visible, options.get("position_bias", 0), 0,
-                       NONE if sinks is None else options["s_aux"].reshape(4, 1, 1))
+                       NONE if sinks is None else sink.reshape(4, 1, 1) if sinks == "heads" else sink)
     assert none is None and found.is_contiguous()
     torch.testing.assert_close(found, wanted.nan_to_num(0.0).float(), rtol=0, atol=2e-6)
 
@@ -398,3 +419,9 @@ def test_not_causal(where):
         found, _ = libattn.transformers.attention(module, q[:, :, :rows], k, v, None, sliding_window=3, **options)
         wanted = reference(q[:, :, :rows], k, v, torch.ones(rows, 9, dtype=torch.bool), 0, 0, NONE)
         torch.testing.assert_close(found, wanted.float(), rtol=0, atol=2e-6)
+
+
+def test_blocks_are_refused():
+    x = torch.randn(1, 1, 4, 8)
+    with pytest.raises(ValueError, match='block_indices.*use "sdpa"'):
+        libattn.transformers.attention(types.SimpleNamespace(), x, x, x, None, block_indices=torch.zeros(1, 1, 4, 1, dtype=torch.int32))

@@ -5,7 +5,7 @@ import torch
 
 
 def composed(query, key, value, mask, causal, scale, gqa, dropout=0.0, softcap=0.0, window=None, sinks=None):
-    """[..., heads, L, Ev]. Where PyTorch's own function can say it, that one computes it."""
+    """[..., heads, L, Ev]. sinks [heads] or [..., heads, L, 1]. Where PyTorch's own function can say it, that one computes it."""
     if not softcap and sinks is None and window is None and not (causal and mask is not None):
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale, enable_gqa=gqa)
     if gqa:
@@ -24,8 +24,8 @@ def composed(query, key, value, mask, causal, scale, gqa, dropout=0.0, softcap=0
         if window is not None:
             scores = scores.masked_fill(ahead <= -window, -math.inf)
     if sinks is not None:
-        sink = sinks.float().reshape(-1, 1, 1).expand(*scores.shape[:-1], 1)
-        scores = torch.cat((scores, sink), -1)
+        sink = sinks.float() if sinks.dim() > 1 else sinks.float().reshape(-1, 1, 1)
+        scores = torch.cat((scores, sink.expand(*scores.shape[:-1], 1)), -1)
     hidden = scores.amax(-1, keepdim=True) == -math.inf
     weights = torch.softmax(scores.masked_fill(hidden, 0.0), -1).masked_fill(hidden, 0.0)
     if sinks is not None:

@@ -243,8 +243,8 @@ def traced(function, query, key, value, attn_mask, dropout_p, is_causal, scale, 
 
 
 def extended(query, key, value, mask, causal, scale, gqa, dropout=0.0, softcap=0.0, window=None, sinks=None):
-    """The same with what PyTorch's function has no argument for: a softcap, a window of so many keys up to the diagonal, sinks [heads],
-    a mask together with causal. Where libattn cannot do it, PyTorch's operations do."""
+    """The same with what PyTorch's function has no argument for: a softcap, a window of so many keys up to the diagonal, sinks [heads]
+    (or [..., heads, L, 1], left to PyTorch), a mask together with causal. Where libattn cannot do it, PyTorch's operations do."""
     if is_tracing_by_dynamo() or torch.compiler.is_compiling():
         if dropout == 0.0 and traceable(query, key, value, mask, sinks):
             return operator(query, key, value, mask, causal, scale, gqa, softcap, window, sinks)

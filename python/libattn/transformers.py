@@ -4,8 +4,8 @@
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="libattn")
 
 Query heads may share key heads (GQA), caches may be dynamic or static, batches padded on either side; sliding windows, softcaps, attention
-sinks and position biases are used where a model passes them. What libattn cannot do (training, other devices) PyTorch computes; see
-libattn.torch.stats()."""
+sinks, position biases and the keys that an indexer chose are used where a model passes them. What libattn cannot do (training, other
+devices) PyTorch computes; see libattn.torch.stats()."""
 import logging
 
 import torch
@@ -37,13 +37,25 @@ def with_bias(mask, bias):
     return torch.where(mask, bias, -torch.inf) if mask.dtype == torch.bool else bias + mask
 
 
+def with_choice(mask, indices, keys):
+    """The mask, which hides from all heads what indices [batch, L, chosen] does not name too."""
+    chosen = torch.zeros((*indices.shape[:2], keys), dtype=torch.bool, device=indices.device).scatter(-1, indices.long(), True)[:, None]
+    if mask is None:
+        return chosen
+    return mask & chosen if mask.dtype == torch.bool else mask.masked_fill(~chosen, -torch.inf)
+
+
 def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, softcap=None, sliding_window=None,
-              s_aux=None, position_bias=None, **others):
+              s_aux=None, sinks=None, position_bias=None, indices=None, block_indices=None, **others):
     """What Transformers calls an attention function.
 
     query [batch, heads, L, E]; key, value [batch, heads_kv, S, ..]; attention_mask bool or additive, or None: causal from the top left
     for more than one row (unless is_causal, or else the module, says it is not), and for one row all keys, or the last sliding_window.
-    s_aux [heads]: attention sinks. Returns ([batch, L, heads, Ev], None): there are no weights to return."""
+    s_aux [heads] or sinks [batch, heads, L, 1]: attention sinks. indices [batch, L, chosen]: the keys that an indexer chose for each row;
+    block_indices is the same in blocks of a size that only the model knows, and a ValueError. Returns ([batch, L, heads, Ev], None):
+    there are no weights to return."""
+    if block_indices is not None:
+        raise ValueError('block_indices: blocks of keys chosen by an indexer are not known to attn_implementation="libattn"; use "sdpa"')
     if others.get("output_attentions") and "weights" not in said:
         said.add("weights")
         log.warning('attn_implementation="libattn" gives no attention weights; "eager" does')
@@ -52,12 +64,13 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
         is_causal = getattr(module, "is_causal", True)
     causal = bool(rows > 1 and attention_mask is None and is_causal)  # what a static cache has not filled yet lies behind the diagonal
     windowed = attention_mask is None and is_causal and sliding_window is not None and key.shape[2] > sliding_window
-    mask = attention_mask if position_bias is None else with_bias(attention_mask, position_bias)
+    mask = attention_mask if indices is None else with_choice(attention_mask, indices, key.shape[2])
+    mask = mask if position_bias is None else with_bias(mask, position_bias)
     if windowed and rows == 1:
         key, value = key[:, :, -sliding_window:], value[:, :, -sliding_window:]
         mask = None if mask is None else mask[..., -sliding_window:]
     out = extended(query, key, value, mask, causal, scaling, query.shape[1] != key.shape[1], dropout, softcap or 0.0,
-                   sliding_window if windowed and causal else None, s_aux)
+                   sliding_window if windowed and causal else None, sinks if s_aux is None else s_aux)
     return out.transpose(1, 2).contiguous(), None
 
 
