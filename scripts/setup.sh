@@ -9,7 +9,7 @@ for group in "$@"; do
     case $group in
     build) packages+=(build-essential cmake ninja-build pkg-config libpthreadpool-dev libjansson-dev) ;;
     check)
-        packages+=(clang-14 clang-format-14 libclang-rt-14-dev llvm-14 valgrind libc6-dbg python3 python3-venv)
+        packages+=(clang-14 clang-format-14 libclang-rt-14-dev llvm-14 valgrind libc6-dbg python3 python3-dev python3-venv)
         packages+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-riscv64-linux-gnu libc6-dev-riscv64-cross qemu-user musl-tools)
         packages+=(gcc-mingw-w64-x86-64-posix wine wine64)
         packages+=(chromium-headless-shell fonts-dejavu-core)

@@ -1,4 +1,4 @@
-"""What PyTorch's scaled_dot_product_attention is asked for, from shapes and strides alone, as a problem of libattn, or why it is not one."""
+"""What PyTorch's scaled_dot_product_attention is asked for, from shapes and strides alone, as a problem of libattn, or why not."""
 from __future__ import annotations
 
 import ctypes
@@ -18,7 +18,8 @@ MASK_TYPES = {**TYPES, torch.bool: native.BOOL}
 
 
 class Left:
-    """Why a call is left to PyTorch. `error`: the text of what a direct call raises instead, where PyTorch's paths disagree or read out of bounds."""
+    """Why a call is left to PyTorch. `error`: the text of what a direct call raises instead, where PyTorch's paths
+    disagree or read out of bounds."""
 
     def __init__(self, reason, error=None):
         self.reason, self.error = reason, error
@@ -53,13 +54,12 @@ def context(threads, precision):
     return context_of("cpu", threads, precision, gomp_parallel() if threads > 1 and not in_child else None)
 
 
-OWN = ()  # a copy of its own shape
 SHAPES = Left("shapes that do not fit each other")
 EMPTY = Left("no elements")
 
 
 class Plan:
-    """A problem, ready to run. `copies`: for each of query, key, value, mask None, or the shape to expand to before a dense copy."""
+    """A problem, ready to run. `copies`: for each of query, key, value and mask, None or the shape of the dense copy that it takes."""
 
     def __init__(self, context, problem, out_shape, out_strides, copies):
         self.context, self.problem, self.out_shape, self.out_strides = context, problem, out_shape, out_strides
@@ -106,11 +106,22 @@ class Operand:
         self.lead, self.heads, self.rows, self.dim = self.shape[:-3], *self.shape[-3:]
 
     def place(self, batch, heads):
-        """(strides, None), or (None, the shape to copy to)."""
-        stride = folded(batch, spread(self.lead, self.strides[:-3], batch))
-        if stride is None or (self.dim > 1 and self.strides[-1] != 1):
-            return None, (*batch, self.heads, self.rows, self.dim) if stride is None else OWN
-        return native.Strides(stride, 0 if self.heads == 1 and heads > 1 else self.strides[-3], self.strides[-2]), None
+        """(strides, None), or (the strides of a dense copy, its shape)."""
+        stride, strides, copy = folded(batch, spread(self.lead, self.strides[:-3], batch)), self.strides, None
+        if stride is None or (self.dim > 1 and strides[-1] != 1):
+            copy, strides, stride = dense_copy(self.lead, self.shape[-3:], batch)
+        return native.Strides(stride, 0 if self.heads == 1 and heads > 1 else strides[-3], strides[-2]), copy
+
+
+def dense_copy(lead, rest, batch):
+    """Its shape, its strides, and the stride of all batch axes as one: expanded to these only where it must be."""
+    for axes in (lead, batch):
+        shape = (*axes, *rest)
+        strides = dense_strides(shape)
+        stride = folded(batch, spread(axes, strides[:-3], batch))
+        if stride is not None:
+            break
+    return shape, strides, stride
 
 
 def place_mask(mask, batch, heads, rows, keys):
@@ -119,11 +130,12 @@ def place_mask(mask, batch, heads, rows, keys):
     shape = tuple(mask.shape)
     if len(shape) > len(full) or broadcast(shape, full) != full:
         return None
-    strides = spread(shape, mask.stride(), full)
+    strides, copy = spread(shape, mask.stride(), full), None
     stride = folded(batch, strides[:-3])
     if stride is None:
-        return None, (*batch, *((1, 1, 1) + shape)[-3:])
-    return native.MaskStrides(stride, *strides[-3:]), None
+        copy, strides, stride = dense_copy(shape[:-3], shape[-3:], batch)
+        strides = spread(copy, strides, full)
+    return native.MaskStrides(stride, *strides[-3:]), copy
 
 
 def heads_of(q, k, v, gqa):
@@ -136,20 +148,20 @@ def heads_of(q, k, v, gqa):
     return heads[0], 1 if k.heads == v.heads == 1 else heads[0]
 
 
-def out_strides(query, shape):
-    """PyTorch's own choice for 4 axes: heads inside rows in memory where query has it so. Else dense."""
-    strides = dense_strides(shape)
-    if len(shape) == 4 and query.dim() == 4 and query.stride(3) == 1 and query.stride(2) > query.stride(1):
-        strides[1:3] = shape[3], shape[1] * shape[3]
-    return tuple(strides)
-
-
 def out_shape(query, key, value, gqa):
-    """For tracing: sizes may be symbols, and what does not fit is an error of broadcast_shapes."""
+    """For tracing, too: sizes may be symbols, and what does not fit is an error of broadcast_shapes."""
     if gqa:
         batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
         return (*batch, query.shape[-3], query.shape[-2], value.shape[-1])
     return (*torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2]), query.shape[-2], value.shape[-1])
+
+
+def empty_out(query, key, value, mask, gqa):
+    """What the result is written to. Its strides are PyTorch's: query's order of axes where its fused kernel would run, else dense."""
+    fused = query.dim() == key.dim() == value.dim() == 4 and (mask is None or mask.dim() in (2, 4)) \
+        and query.shape[0] == key.shape[0] == value.shape[0] and (gqa or query.shape[1] == key.shape[1] == value.shape[1]) \
+        and query.shape[3] == value.shape[3] and query.stride(3) == key.stride(3) == value.stride(3) == 1
+    return torch.empty_like(query) if fused else query.new_empty(out_shape(query, key, value, gqa))
 
 
 def ill_typed(query, key, value, mask, scale):
@@ -200,11 +212,9 @@ def make(query, key, value, mask, causal, scale, gqa, threads, softcap, window):
     run_by = context(threads, "exact" if query.dtype == torch.float32 else "fast")
     problem = run_by.problem(native.BHLD, TYPES[query.dtype], math.prod(batch), heads_q, heads_kv, q.rows, k.rows, q.dim)
     problem.dim_v = v.dim
-    rank = max(query.dim(), key.dim(), value.dim())
-    shape = (*batch, heads_q, q.rows, v.dim)[-rank:]
-    strides = out_strides(query, shape)
-    axes = (0,) * (3 - rank) + strides
-    problem.out = native.Strides(folded(batch, axes[:-3]), *((axes[-3], axes[-2]) if heads_q > 1 else (v.dim * q.rows, axes[-2])))
+    out = empty_out(query, key, value, mask, gqa)
+    axes = (0,) * (3 - out.dim()) + out.stride()
+    problem.out = native.Strides(folded(batch, axes[:-3]), axes[-3] if heads_q > 1 else v.dim * q.rows, axes[-2] if q.rows > 1 else v.dim)
     if scale is not None:
         problem.scale = scale
     problem.softcap = softcap
@@ -215,13 +225,10 @@ def make(query, key, value, mask, causal, scale, gqa, threads, softcap, window):
         problem.left = window - 1
     if mask is not None:
         problem.type_mask = MASK_TYPES[mask.dtype]
-    for name, (strides_of, _) in zip(("q", "k", "v", "mask"), places):
-        if strides_of is not None:
-            setattr(problem, name, strides_of)
-    copies = [copy for _, copy in places]
-    if all(copy is None for copy in copies):
-        try:
-            run_by.workspace(problem)  # asks the library whether it takes the problem
-        except native.StatusError as why:
-            return Left(str(why))
-    return Plan(run_by, problem, shape, strides, copies)
+    for name, (strides, _) in zip(("q", "k", "v", "mask"), places):
+        setattr(problem, name, strides)
+    try:
+        run_by.workspace(problem)  # asks the library whether it takes the problem
+    except native.StatusError as why:
+        return Left(str(why))
+    return Plan(run_by, problem, tuple(out.shape), out.stride(), [copy for _, copy in places])

@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention for PyTorch: the same signature and results as PyTorch's own, on CPU tensors, several times as fast for some.
+"""scaled_dot_product_attention for PyTorch: the signature and the results of PyTorch's own, on CPU tensors, several times as fast for some.
 
     from libattn.torch import scaled_dot_product_attention   # called by name
     libattn.torch.install()                                  # or in place of torch.nn.functional's, for all code that looks it up there
@@ -7,6 +7,7 @@
 
 What libattn cannot do is left to PyTorch's own function: calls that autograd records, other devices and dtypes, subclasses of Tensor."""
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -138,9 +139,8 @@ def attend(q, k, v, mask, causal, scale, gqa, softcap=0.0, window=None, sinks=No
     if type(plan) is Left:
         return plan
     if plan.copies is not None:
-        tensors = (q, k, v) if mask is None else (q, k, v, mask)
-        tensors = [x if copy is None else (x.expand(copy) if copy else x).contiguous() for x, copy in zip(tensors, plan.copies)]
-        return attend(*tensors[:3], None if mask is None else tensors[3], causal, scale, gqa, softcap, window, sinks)
+        q, k, v, mask = (x if copy is None else x.expand(copy).contiguous() for x, copy in
+                         itertools.zip_longest((q, k, v, mask), plan.copies))
     out = q.new_empty_strided(plan.out_shape, plan.out_strides)
     status = plan.forward(plan.handle, plan.address, pack_args(
         q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), 0, 0 if mask is None else mask.data_ptr(),
@@ -213,15 +213,13 @@ def operator(query, key, value, attn_mask, is_causal, scale, enable_gqa, softcap
         counts.take()
         return result
     counts.leave(result.reason)
-    shape = planning.out_shape(query, key, value, enable_gqa)
-    out = query.new_empty_strided(shape, planning.out_strides(query, shape))
-    return out.copy_(composed(query, key, value, attn_mask, is_causal, scale, enable_gqa, 0.0, softcap, window, sinks))
+    result = composed(query, key, value, attn_mask, is_causal, scale, enable_gqa, 0.0, softcap, window, sinks)
+    return planning.empty_out(query, key, value, attn_mask, enable_gqa).copy_(result)
 
 
 @operator.register_fake
 def operator_of_shapes(query, key, value, attn_mask, is_causal, scale, enable_gqa, softcap=0.0, window=None, sinks=None):
-    shape = planning.out_shape(query, key, value, enable_gqa)
-    return query.new_empty_strided(shape, planning.out_strides(query, shape))
+    return planning.empty_out(query, key, value, attn_mask, enable_gqa)
 
 
 def traceable(query, key, value, attn_mask, sinks=None):
