@@ -362,7 +362,8 @@ WRONG = {
     "mask of value's axes": ((Q[0, 0], K[0, 0], K, torch.ones(3, 5, 7)), {}), "text as scale": ((Q, K, K), {"scale": "1"}),
     "complex scale": ((Q, K, K), {"scale": 1j}), "huge scale": ((Q, K, K), {"scale": 10**400}),
     "number as causal": ((Q, K, K), {"is_causal": 1}), "None as causal": ((Q, K, K), {"is_causal": None}),
-    "number as groups": ((Q, K, K), {"enable_gqa": 1})}
+    "number as groups": ((Q, K, K), {"enable_gqa": 1}), "too many": ((Q, K, K, None, 0.0, False, 0.5), {}),
+    "unknown": ((Q, K, K), {"softcap": 1.0})}
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -23,7 +23,7 @@ def test_install(plain):
     libattn.torch.install()
     libattn.torch.install()
     try:
-        assert routed(plain)
+        assert routed(plain) and F.scaled_dot_product_attention.__name__ == original.__name__
         with libattn.torch.installed():
             libattn.torch.uninstall()
             assert routed(plain)
@@ -54,6 +54,44 @@ def test_installed_ends_with_an_exception(plain):
         with libattn.torch.installed():
             raise KeyError
     assert not routed(plain)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_another_patch_over_ours(plain, monkeypatch, again):
+    """It stays, and calls what it found. Ours then goes above it once more, or not; in the end nothing is taken."""
+    doubles = tuple(x.double() for x in plain)
+    with libattn.torch.installed():
+        inner, calls = F.scaled_dot_product_attention, []
+        def theirs(*args, **options):
+            calls.append(args)
+            return inner(*args, **options)
+        F.scaled_dot_product_attention = theirs
+    try:
+        assert F.scaled_dot_product_attention is theirs and not routed(plain) and len(calls) == 1
+        if again:
+            with libattn.torch.installed():
+                assert routed(plain) and len(calls) == 1
+                out = left("dtype torch.float64", F.scaled_dot_product_attention, *doubles)
+                assert torch.equal(out, original(*doubles)) and len(calls) == 2
+            assert F.scaled_dot_product_attention is theirs
+        assert not routed(plain)
+        assert_exact(F.scaled_dot_product_attention(*plain, bias.causal_upper_left(5, 7)), *plain, causal=True)
+    finally:
+        F.scaled_dot_product_attention = original
+
+
+def test_another_patch_while_ours_holds(plain):
+    """While install() holds, ours works from under another's; both are reached once."""
+    libattn.torch.install()
+    inner = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = lambda *args, **options: inner(*args, **options) + 1
+    try:
+        assert torch.equal(taken(F.scaled_dot_product_attention, *plain), sdpa(*plain) + 1)
+        libattn.torch.install()
+        assert torch.equal(taken(F.scaled_dot_product_attention, *plain), sdpa(*plain))
+    finally:
+        libattn.torch.uninstall()
+        F.scaled_dot_product_attention = original
 
 
 def test_stats(plain):

@@ -261,40 +261,46 @@ class Routing:
     """Whether torch.nn.functional's function is routed: while install() holds or any `with installed()` is open, in any thread."""
 
     def __init__(self):
-        self.lock, self.wanted, self.open, self.original = threading.Lock(), False, 0, pytorch
+        self.lock, self.wanted, self.open, self.placed = threading.Lock(), False, 0, None
 
     def settle(self):
-        """Called with the lock held."""
+        """Called with the lock held. What others put over ours meanwhile stays, and may call ours."""
         current = functional.scaled_dot_product_attention
-        if self.wanted or self.open:
-            if current is not routed:
-                self.original = current
-                functional.scaled_dot_product_attention = routed
-        elif current is routed:
-            functional.scaled_dot_product_attention = self.original
+        if not (self.wanted or self.open):
+            if current is self.placed:
+                functional.scaled_dot_product_attention = current.original
+            self.placed = None
+        elif current is not self.placed:
+            functional.scaled_dot_product_attention = self.placed = route(current)
 
 
 routing = Routing()
 
 
-def routed(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
-    """torch.nn.functional.scaled_dot_product_attention, by libattn where it can; see libattn.torch."""
-    function = routing.original
-    if is_tracing_by_dynamo():
-        return traced(function, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    if dropout_p != 0.0:
-        result = DROPOUT
-    elif not (flash_wanted() and math_wanted()):
-        result = BACKEND
-    else:
-        result = tried(query, key, value, attn_mask, is_causal, scale, enable_gqa)
-        if type(result) is not Left:
-            counts.take()
-            return result
-    if result is SUBCLASS and torch.compiler.is_compiling():
-        return traced(function, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    counts.leave(result.reason)
-    return pass_on(function, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+def route(original):
+    """original, by libattn where it can, as long as it is this one that is in place."""
+    def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+        """torch.nn.functional.scaled_dot_product_attention, by libattn where it can; see libattn.torch."""
+        if routing.placed is not here:  # what others put over it still calls it
+            return pass_on(original, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if is_tracing_by_dynamo():
+            return traced(original, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if dropout_p != 0.0:
+            result = DROPOUT
+        elif not (flash_wanted() and math_wanted()):
+            result = BACKEND
+        else:
+            result = tried(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+            if type(result) is not Left:
+                counts.take()
+                return result
+        if result is SUBCLASS and torch.compiler.is_compiling():
+            return traced(original, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        counts.leave(result.reason)
+        return pass_on(original, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    here = scaled_dot_product_attention
+    here.original, here.__qualname__ = original, here.__name__
+    return here
 
 
 def install():
