@@ -385,6 +385,8 @@ def test_errors_of_our_own(plain):
         sdpa(q, k, v, torch.ones(5, 7), is_causal=True)
     with pytest.raises(RuntimeError, match=r"the same length, not 7 and 6; key is \(2, 3, 7, 8\) and value \(2, 3, 6, 8\)"):
         sdpa(q, k, v[:, :, :6])
+    with pytest.raises(RuntimeError, match=r"must have heads; key is \(2, 0, 7, 8\)"):
+        sdpa(q, k[:, :0], v[:, :0], enable_gqa=True)
     assert libattn.torch.stats() == {"taken": 0, "left": {}}
     with libattn.torch.installed():
         mask = torch.zeros(5, 7)

@@ -19,7 +19,7 @@ MASK_TYPES = {**TYPES, torch.bool: native.BOOL}
 
 class Left:
     """Why a call is left to PyTorch. `error`: the text of what a direct call raises instead, where PyTorch's paths
-    disagree or read out of bounds."""
+    disagree, read out of bounds or end the process."""
 
     def __init__(self, reason, error=None):
         self.reason, self.error = reason, error
@@ -184,6 +184,8 @@ def ill_shaped(query, key, value, mask, gqa):
     if key.shape[-2] != value.shape[-2]:
         return Left(SHAPES.reason, (f"key and value must have the same length, not {key.shape[-2]} and {value.shape[-2]}; "
                                    f"key is {tuple(key.shape)} and value {tuple(value.shape)}"))
+    if gqa and 0 in (key.shape[-3], value.shape[-3]):
+        return Left(SHAPES.reason, f"key and value must have heads; key is {tuple(key.shape)} and value {tuple(value.shape)}")
     if 0 in query.shape or 0 in key.shape or 0 in value.shape:
         return EMPTY
     return None
