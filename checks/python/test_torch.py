@@ -255,6 +255,7 @@ def test_other_tensors(plain):
     same("dtype torch.float64", *(x.double() for x in plain))
     assert left(DEVICE, sdpa, *(x.to("meta") for x in plain)).is_meta
     same(DEVICE, torch.view_as_complex(torch.randn(2, 3, 5, 8, 2)).conj().imag, k, v)
+    same(DEVICE, q, k, v, torch.view_as_complex(torch.randn(5, 7, 2)).conj().imag)
     same("a scale that is not finite", q, k, v, scale=math.nan)
     same("scale: must be finite", q, k, v, scale=1e39)
     same(ARGUMENTS, q, k, v, scale=torch.tensor(0.5))
@@ -262,6 +263,15 @@ def test_other_tensors(plain):
     for given in ((q.as_subclass(Subclass), k, v), (q, k, v.as_subclass(Subclass)), (q, k, v, torch.zeros(5, 7).as_subclass(Subclass))):
         out = left(SUBCLASS, sdpa, *given)
         assert type(out) is Subclass and torch.equal(out.as_subclass(torch.Tensor), original(*(x.as_subclass(torch.Tensor) for x in given)))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors():
+    q, k, v = (torch.nested.nested_tensor([torch.randn(3, n, 8) for n in lengths]) for lengths in ((5, 4), (7, 2), (7, 2)))
+    out = left(DEVICE, sdpa, q, k, v)
+    assert out.is_nested
+    for ours, theirs in zip(out.unbind(), original(q, k, v).unbind()):
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("keys", [5, 7])

@@ -117,7 +117,8 @@ def attend(q, k, v, mask, causal, scale, gqa, softcap=0.0, window=None, sinks=No
     if (type(q) not in PLAIN or type(k) not in PLAIN or type(v) not in PLAIN or q.requires_grad or k.requires_grad or v.requires_grad
             or not q.is_cpu or not k.is_cpu or not v.is_cpu or q.layout is not strided or k.layout is not strided
             or v.layout is not strided or q.is_neg() or k.is_neg() or v.is_neg()
-            or mask is not None and (type(mask) not in PLAIN or mask.requires_grad or not mask.is_cpu or mask.layout is not strided)
+            or mask is not None and (type(mask) not in PLAIN or mask.requires_grad or not mask.is_cpu or mask.layout is not strided
+                                     or mask.is_neg())
             or transforms() is not None or dispatch_modes() or function_modes() or jit_trace() is not None
             or forward_ad._current_level >= 0 or is_autocast_enabled("cpu")):
         left = special((q, k, v) if mask is None else (q, k, v, mask))
@@ -126,12 +127,15 @@ def attend(q, k, v, mask, causal, scale, gqa, softcap=0.0, window=None, sinks=No
     if sinks is not None:
         if sinks.requires_grad and is_grad_enabled():
             return GRAD
-        sinks = sinks.detach().float().contiguous()
+        sinks = sinks.detach().float().contiguous().resolve_neg()
         if not sinks.is_cpu or sinks.shape != q.shape[-3:-2]:
             return SINKS
     threads = thread_count()
-    key = (q.shape, q.stride(), q.dtype, k.shape, k.stride(), k.dtype, v.shape, v.stride(), v.dtype,
-           None if mask is None else (mask.shape, mask.stride(), mask.dtype), causal, scale, gqa, threads, softcap, window)
+    try:
+        key = (q.shape, q.stride(), q.dtype, k.shape, k.stride(), k.dtype, v.shape, v.stride(), v.dtype,
+               None if mask is None else (mask.shape, mask.stride(), mask.dtype), causal, scale, gqa, threads, softcap, window)
+    except RuntimeError:  # a nested tensor has no shape
+        return DEVICE
     plan = plans.get(key)
     if plan is None:
         plan = planning.make(q, k, v, mask, causal, scale, gqa, threads, softcap, window)
