@@ -4,6 +4,7 @@ import itertools
 import logging
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -126,7 +127,7 @@ def test_causal_is_from_the_top_left(rows, keys, dtype):
     assert out.isfinite().all()
 
 
-@pytest.mark.parametrize("scale", [None, 0.0, -0.3, 2.5, 1, 1e-30, 30.0])
+@pytest.mark.parametrize("scale", [None, 0.0, -0.3, 2.5, 1, True, np.float64(0.5), 1e-30, 30.0])
 @pytest.mark.parametrize("causal", [False, True])
 def test_scales(plain, scale, causal):
     agree(*plain, scale=scale, causal=causal)

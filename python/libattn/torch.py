@@ -33,7 +33,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=plans.clear)  # see planning.in_child
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-NUMBERS = frozenset((float, int, type(None)))
+NUMBERS = (float, int, type(None))
 strided = torch.strided
 is_grad_enabled, is_autocast_enabled, thread_count = torch.is_grad_enabled, torch.is_autocast_enabled, torch.get_num_threads
 is_tracing_by_dynamo = torch.compiler.is_dynamo_compiling
@@ -165,7 +165,7 @@ def pass_on(function, query, key, value, attn_mask, dropout_p, is_causal, scale,
 def tried(query, key, value, attn_mask, is_causal, scale, enable_gqa):
     """attend, with what only an eager call has to look at."""
     if (is_causal is not True and is_causal is not False) or (enable_gqa is not True and enable_gqa is not False) \
-            or type(scale) not in NUMBERS or not isinstance(query, torch.Tensor) or not isinstance(key, torch.Tensor) \
+            or not isinstance(scale, NUMBERS) or not isinstance(query, torch.Tensor) or not isinstance(key, torch.Tensor) \
             or not isinstance(value, torch.Tensor) or (attn_mask is not None and not isinstance(attn_mask, torch.Tensor)):
         return ARGUMENTS
     if is_causal and attn_mask is not None:
