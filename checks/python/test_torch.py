@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, bias, sdpa_kernel
 
 import libattn.torch
-from grids import pairwise
-from libattn.torch import scaled_dot_product_attention as sdpa
-from sdpa import assert_close, assert_exact, left, original, plain, taken, unrouted
+from grids import names, pairwise
+from libattn.torch import extended, scaled_dot_product_attention as sdpa
+from sdpa import assert_close, assert_exact, definition, left, original, plain, taken, unrouted
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 GRAD, SUBCLASS, MODE = "autograd records it", "a subclass of Tensor", "a mode that intercepts operations, or torch.jit.trace"
@@ -403,3 +403,47 @@ def test_errors_of_our_own(plain):
         mask = torch.zeros(5, 7)
         out = left("both attn_mask and is_causal", F.scaled_dot_product_attention, q, k, v, mask, is_causal=True)
     assert torch.equal(out, original(q, k, v, mask, is_causal=True))
+
+
+# ---- what PyTorch's function has no argument for ----
+
+EXTENDED = pairwise(softcap=[0.0, 1.5], window=[None, 1, 3, 99], sinks=[False, True], mask=[None, "bool", "float32", "own"],
+                    causal=[False, True], gqa=[False, True], dtype=[F32, F16, BF16], lengths=[(5, 7), (7, 5), (1, 9)])
+
+
+@pytest.mark.parametrize("case", EXTENDED, ids=names(EXTENDED))
+def test_extended(case):
+    """libattn's, and what is made of PyTorch's operations where it cannot, both by the definition."""
+    (rows, keys), heads = case["lengths"], 2 if case["gqa"] else 6
+    q, k, v = (rand(shape, case["dtype"]) for shape in ((2, 6, rows, 8), (2, heads, keys, 8), (2, heads, keys, 4)))
+    mask = None if case["mask"] is None else make_mask((2, 1, rows, keys), case["mask"], case["dtype"])
+    sinks = torch.randn(6).to(case["dtype"]) if case["sinks"] else None
+    options = {"softcap": case["softcap"], "window": case["window"], "sinks": sinks}
+    args = (q, k, v, mask, case["causal"], 0.4, case["gqa"])
+    assert_exact(taken(extended, *args, **options), *args, **options)
+    q, k, v = (x.double().requires_grad_() for x in (q, k, v))
+    mask = mask if mask is None or mask.dtype == torch.bool else mask.double()
+    args = (q, k, v, mask, case["causal"], 0.4, case["gqa"])
+    out = left(GRAD, extended, *args, **options)
+    torch.testing.assert_close(out, definition(*args, **options)[0])
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+def test_extended_dropout(plain):
+    torch.manual_seed(3)
+    out = left("dropout", extended, *plain, None, False, None, False, 0.5, window=3)
+    torch.manual_seed(3)
+    again = extended(*plain, None, False, None, False, 0.5, window=3)
+    assert torch.equal(out, again) and not torch.equal(out, extended(*plain, None, False, None, False, window=3))
+
+
+def test_sinks_are_one_for_each_head(plain):
+    reason = "sinks that are not one for each head"
+    for sinks in (torch.zeros(2), torch.zeros(3, device="meta")):
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            left(reason, extended, *plain, None, False, None, False, sinks=sinks)
+        assert libattn.torch.stats() == {"taken": 0, "left": {reason: 1}}
+    gradient = torch.zeros(3, requires_grad=True)
+    left(GRAD, extended, *plain, None, False, None, False, sinks=gradient).sum().backward()
+    assert gradient.grad.abs().min() > 0

@@ -11,7 +11,8 @@ def composed(query, key, value, mask, causal, scale, gqa, dropout=0.0, softcap=0
     if gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scores = (query @ key.transpose(-2, -1)).float() * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = (query @ key.transpose(-2, -1)).to(torch.promote_types(query.dtype, torch.float32)) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     if mask is not None:
@@ -24,7 +25,7 @@ def composed(query, key, value, mask, causal, scale, gqa, dropout=0.0, softcap=0
         if window is not None:
             scores = scores.masked_fill(ahead <= -window, -math.inf)
     if sinks is not None:
-        sink = sinks.float() if sinks.dim() > 1 else sinks.float().reshape(-1, 1, 1)
+        sink = sinks.to(scores.dtype) if sinks.dim() > 1 else sinks.to(scores.dtype).reshape(-1, 1, 1)
         scores = torch.cat((scores, sink.expand(*scores.shape[:-1], 1)), -1)
     hidden = scores.amax(-1, keepdim=True) == -math.inf
     weights = torch.softmax(scores.masked_fill(hidden, 0.0), -1).masked_fill(hidden, 0.0)
