@@ -17,6 +17,7 @@ AXES = {"bhld": (0, 1, 2, 3), "blhd": (0, 2, 1, 3)}  # of batch, head, row, elem
 LAYOUTS = {"bhld": native.BHLD, "blhd": native.BLHD}
 DEVICES = {None: native.CPU, "cpu": native.CPU, "reference": native.REFERENCE}
 CAUSAL = {None: False, False: False, True: True, "top-left": "top-left", "bottom-right": "bottom-right"}  # 0 and 1 are False and True
+ALIGN = {None: None, "top-left": "top-left", "bottom-right": "bottom-right"}
 PRECISIONS = {"exact": native.EXACT, "fast": native.FAST}
 KEPT = 1024  # descriptions
 READ_ONLY = "out: is read-only, or of a kind that does not let itself be written to (JAX arrays, what has DLPack alone)"
@@ -134,10 +135,14 @@ def check_shapes(q, k, v, layout):
                          f"{q.name} is {times(q.plain)} and {k.name} {times(k.plain)} ({layout})")
 
 
-def set_band(problem, causal, window, offset):
-    """causal, window and offset as the diagonal and the keys on either side of it."""
+def set_band(problem, causal, window, offset, align):
+    """causal, window, offset and align as the diagonal and the keys on either side of it."""
     causal = choice("causal", causal, CAUSAL, 'False, True, "top-left" or "bottom-right"')
-    if causal is True and problem.len_q != problem.len_kv:
+    corner = choice("align", align, ALIGN, 'None, "top-left" or "bottom-right"')
+    if corner is not None and causal not in (False, True, corner):
+        raise ValueError(f"align: {align!r} contradicts causal={causal!r}")
+    corner = corner or causal
+    if corner is True and problem.len_q != problem.len_kv:
         raise ValueError(f'causal: with {problem.len_q} rows and {problem.len_kv} keys it must say which corner the diagonal starts '
                          'from, "top-left" (row i sees keys up to i) or "bottom-right" (the last row sees all)')
     left, right = native.UNBOUNDED, native.UNBOUNDED
@@ -152,7 +157,7 @@ def set_band(problem, causal, window, offset):
                              f"not {window!r}")
     if causal:
         right = 0
-    problem.align = native.BOTTOM_RIGHT if causal == "bottom-right" else native.TOP_LEFT
+    problem.align = native.BOTTOM_RIGHT if corner == "bottom-right" else native.TOP_LEFT
     problem.offset, problem.left, problem.right = 0 if offset is None else whole("offset", offset), left, right
 
 
@@ -165,7 +170,7 @@ def set_mask(problem, kind, signature):
     problem.type_mask, problem.mask = code, native.MaskStrides(*strides)
 
 
-def prepare(looks, mask, out, causal, window, offset, scale, softcap, layout, device, threads, precision):
+def prepare(looks, mask, out, causal, window, offset, align, scale, softcap, layout, device, threads, precision):
     """The plan of a call; every rule that can be told from shapes and options is checked here."""
     choice("layout", layout, AXES, '"bhld" or "blhd"')
     q, k, v = (Tensor(name, kind, signature, layout) for name, (kind, signature) in zip("qkv", looks))
@@ -191,7 +196,7 @@ def prepare(looks, mask, out, causal, window, offset, scale, softcap, layout, de
     problem.softcap = cap = number("softcap", softcap)
     if cap and not problem.softcap:
         raise ValueError(f"softcap: {softcap!r} is 0 as a float32, which would mean none")
-    set_band(problem, causal, window, offset)
+    set_band(problem, causal, window, offset, align)
     if mask is not None:
         set_mask(problem, *mask)
     plan = Plan(context, problem, plain, tensors)
@@ -240,8 +245,9 @@ def vector(name, x, dtype, count, most=None):
     return np.ascontiguousarray(array, dtype)
 
 
-def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, scale=None, softcap=0.0, sinks=None, alibi_slopes=None,
-              len_q=None, len_kv=None, return_lse=False, out=None, layout="bhld", device=None, threads=None, precision="exact"):
+def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, align=None, scale=None, softcap=0.0, sinks=None,
+              alibi_slopes=None, len_q=None, len_kv=None, return_lse=False, out=None, layout="bhld", device=None, threads=None,
+              precision="exact"):
     """Scaled dot-product attention, softmax(scale · q kᵀ + mask) v, with every intermediate in float32.
 
     Arrays may be NumPy (float32, float16, ml_dtypes.bfloat16), PyTorch CPU tensors, JAX arrays on the CPU, or anything with DLPack, the
@@ -256,6 +262,8 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, sca
     causal          "top-left": row i sees keys 0 to i. "bottom-right": the last row sees all keys. True where both are the same.
     window          w: the w keys up to the diagonal. (left, right): so many on either side of it, None for no limit.
     offset          moves the diagonal to the right.
+    align           "bottom-right": the diagonal ends at each sequence's last row and key, also where causal is False. Default: as causal
+                    says, else "top-left".
     scale           default 1/sqrt(dim_qk); 0 and negative are legal.
     softcap         c > 0: scores become c · tanh(score / c) before the mask is added. 0: none.
     sinks           [heads_q]: one more score for each row, without a value.
@@ -283,14 +291,15 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, sca
             raise ValueError(READ_ONLY)
     if type(window) is list:
         window = tuple(window)
-    key = (sign_q, sign_k, sign_v, sign_mask, sign_out, causal, window, offset, scale, softcap, layout, device, threads, precision)
+    key = (sign_q, sign_k, sign_v, sign_mask, sign_out, causal, window, offset, align, scale, softcap, layout, device, threads, precision)
     try:
         plan = plans.get(key)
     except TypeError:  # an option that cannot be hashed
         plan = key = None
     if plan is None:
         plan = prepare(((kind, sign_q), (kind_k, sign_k), (kind_v, sign_v)), sign_mask and (kind_mask, sign_mask),
-                       sign_out and (kind_out, sign_out), causal, window, offset, scale, softcap, layout, device, threads, precision)
+                       sign_out and (kind_out, sign_out), causal, window, offset, align, scale, softcap, layout, device, threads,
+                       precision)
         if key is not None:
             keep_plan(key, plan)
     if sinks is None and alibi_slopes is None and len_q is None and len_kv is None:
@@ -411,12 +420,12 @@ class Explanation:
     reason: str
 
 
-def explain(q, k, v, *, mask=None, causal=False, window=None, offset=None, scale=None, softcap=0.0, out=None, layout="bhld", device=None,
-            threads=None, precision="exact"):
+def explain(q, k, v, *, mask=None, causal=False, window=None, offset=None, align=None, scale=None, softcap=0.0, out=None, layout="bhld",
+            device=None, threads=None, precision="exact"):
     """How attention(...) with these arguments would be computed: an Explanation. Nothing is computed and no element is read."""
     looks = [arrays.look(x, name)[:2] for x, name in ((q, "q"), (k, "k"), (v, "v"))]
     plan = prepare(looks, None if mask is None else arrays.look(mask, "mask")[:2], None if out is None else arrays.look(out, "out")[:2],
-                   causal, window, offset, scale, softcap, layout, device, threads, precision)
+                   causal, window, offset, align, scale, softcap, layout, device, threads, precision)
     found = plan.context.explain(plan.problem, plan.about)
     values = {field.name: getattr(found, field.name) for field in dataclasses.fields(Explanation)}
     return Explanation(**{name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()})
