@@ -1,0 +1,182 @@
+"""Arrays of every kind where they lie: no copy, results of the caller's kind, nothing held and nothing leaked, and the GIL released."""
+import array
+import gc
+import resource
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+import weakref
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import libattn
+from libattn import _attention
+
+MIB = 1 << 20
+
+
+def numbers(shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+class OnlyDLPack:
+    """A producer with nothing but DLPack."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __dlpack__(self, **options):
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.x.__dlpack_device__()
+
+
+class OnlyInterface:
+    def __init__(self, x):
+        self.x = x
+        self.__array_interface__ = x.__array_interface__
+
+
+def as_torch(x):
+    return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16) if x.dtype == ml_dtypes.bfloat16 else torch.from_numpy(x)
+
+
+def plain(x):
+    """As a float32 array, whatever it is."""
+    return x.float().numpy() if isinstance(x, torch.Tensor) else np.asarray(x).astype(np.float32)
+
+
+KINDS = {"numpy": (lambda x: x, np.ndarray), "torch": (as_torch, torch.Tensor), "jax": (jnp.asarray, jnp.ndarray),
+         "dlpack": (lambda x: OnlyDLPack(as_torch(x)), np.ndarray), "interface": (OnlyInterface, np.ndarray), "buffer": (memoryview, np.ndarray)}
+
+
+def kinds_with(dtype):
+    """The buffer protocol and __array_interface__ have no name for bfloat16."""
+    return [kind for kind in KINDS if dtype is not ml_dtypes.bfloat16 or kind not in ("interface", "buffer")]
+
+
+@pytest.mark.parametrize("kind, dtype", [(kind, dtype) for dtype in (np.float32, np.float16, ml_dtypes.bfloat16) for kind in kinds_with(dtype)])
+def test_kinds(kind, dtype):
+    make, expected = KINDS[kind]
+    arrays = [numbers((1, 2, n, 8), dtype, n) for n in (3, 5, 5)]
+    want = libattn.attention(*arrays)
+    out, lse = libattn.attention(*map(make, arrays), return_lse=True)
+    assert isinstance(out, expected) and isinstance(lse, expected)
+    assert np.array_equal(plain(out), want.astype(np.float32))
+    assert out.dtype == (as_torch(want).dtype if expected is torch.Tensor else want.dtype)
+    for other in kinds_with(dtype):  # q's kind decides
+        mixed = libattn.attention(make(arrays[0]), KINDS[other][0](arrays[1]), make(arrays[2]))
+        assert isinstance(mixed, expected) and np.array_equal(plain(mixed), want.astype(np.float32))
+
+
+def test_array_array():
+    x = array.array("f", numbers(48).tolist())
+    view = memoryview(x).cast("B").cast("f", (1, 2, 3, 8))
+    assert np.array_equal(libattn.attention(view, view, view), libattn.attention(*[np.asarray(view)] * 3))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_views_are_read_where_they_lie(kind):
+    """A write through the base shows in the next call with the same view."""
+    make = KINDS[kind][0]
+    base = numbers((1, 4, 40, 20))
+    view = base[:, ::2, 5::-1, 2:10] if kind == "numpy" else make(base)[:, ::2, :6, 2:10]
+    before = plain(libattn.attention(view, view, view)).copy()
+    base *= 2
+    after = plain(libattn.attention(view, view, view))
+    dense = np.ascontiguousarray(plain(view))
+    assert not np.array_equal(before, after) and np.array_equal(after, libattn.attention(dense, dense, dense))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "dlpack"])
+def test_no_copy(kind):
+    """Keys of 64 MiB: Python's allocations stay far below, and so does the process's new memory."""
+    make = KINDS[kind][0]
+    k = numbers((1, 4, 64 * MIB // 4 // 4 // 64, 64))
+    q, out, k = numbers((1, 4, 1, 64)), np.empty((1, 4, 1, 64), np.float32), make(k)
+    libattn.attention(q, k, k, out=out)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tracemalloc.start()
+    libattn.attention(q, k, k, out=out)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < MIB and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024
+
+
+def test_arguments_are_not_held():
+    x = numbers((1, 1, 4, 8))
+    kept = weakref.ref(x)
+    tensor = torch.ones(1, 1, 4, 8)
+    also = weakref.ref(tensor)
+    libattn.attention(x, x, x), libattn.attention(tensor, tensor, tensor)
+    del x, tensor
+    gc.collect()
+    assert kept() is None and also() is None
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "jax", "dlpack", "buffer"])
+def test_nothing_leaks(kind):
+    """References of the source, and the process's memory over calls whose results are let go."""
+    source = numbers((1, 2, 64, 64))
+    x = KINDS[kind][0](source)
+    call = lambda: libattn.attention(x, x, x, return_lse=True)
+    for _ in range(300):
+        call()
+    references, memory = sys.getrefcount(source), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(3000):
+        call()
+    gc.collect()
+    assert sys.getrefcount(source) == references
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 32 * 1024  # KiB: 3,000 results would be 200 MB
+
+
+def test_exported_memory_is_let_go():
+    """DLPack's producer may free or resize as soon as the call is over."""
+    storage = array.array("f", [0.0] * 64)
+    view = memoryview(storage).cast("B").cast("f", (1, 1, 8, 8))
+    libattn.attention(view, view, view)
+    view.release()
+    storage.append(1.0)  # BufferError where a view is still open
+
+
+def test_plans_are_bounded():
+    x = numbers((1, 1, 1, 4))
+    k = numbers((1, 1, 3000, 4))
+    for n in range(1, 3000):
+        libattn.attention(x, k[:, :, :n], k[:, :, :n], threads=1)
+    assert len(_attention.plans) <= _attention.KEPT
+
+
+def test_the_gil_is_released():
+    """While one thread is in a long call, this one goes on."""
+    x = numbers((1, 8, 3000, 64))
+    done, ticks = threading.Event(), 0
+
+    def work():
+        libattn.attention(x, x, x, threads=1)
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not done.is_set():
+        ticks += 1
+        time.sleep(0.001)
+    thread.join()
+    assert ticks > 20  # the call takes a second or so; with the GIL held there would be one or two
+
+
+def test_imports_alone():
+    """The core needs neither PyTorch nor JAX nor ml_dtypes."""
+    program = ("import sys\n"
+               "for name in ('torch', 'jax', 'ml_dtypes', 'transformers', 'onnx'): sys.modules[name] = None\n"
+               "import numpy as np, libattn\n"
+               "x = np.ones((1, 1, 2, 4), np.float32)\n"
+               "assert (libattn.attention(x, x, x) == 1).all()\n")
+    subprocess.run([sys.executable, "-c", program], check=True)

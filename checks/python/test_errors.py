@@ -1,0 +1,166 @@
+"""What attention, merge and explain refuse: the kind of exception, and a text that names the argument, and both shapes where shapes clash.
+Nothing is written by a call that is refused."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import libattn
+
+
+def x(*shape, dtype=np.float32):
+    return np.ones(shape, dtype)
+
+
+def read_only(a):
+    a.flags.writeable = False
+    return a
+
+
+Q, K = x(2, 4, 3, 8), x(2, 2, 5, 8)
+SHAPES = [  # (q, k, v, texts)
+    (x(4, 3, 8), K, K, ["q", "4 axes", "4×3×8"]),
+    (Q, x(2, 5, 8), K, ["k", "4 axes", "2×5×8"]),
+    (Q, x(3, 2, 5, 8), x(3, 2, 5, 8), ["k", "batch", "2×4×3×8", "3×2×5×8"]),
+    (Q, K, x(2, 1, 5, 8), ["v", "heads", "2×2×5×8", "2×1×5×8"]),
+    (Q, K, x(2, 2, 6, 8), ["v", "length", "2×2×5×8", "2×2×6×8"]),
+    (Q, x(2, 2, 5, 9), K, ["k", "head dim", "2×4×3×8", "2×2×5×9"]),
+    (Q, x(2, 3, 5, 8), x(2, 3, 5, 8), ["q", "multiple", "2×4×3×8", "2×3×5×8"]),
+    (Q, x(2, 0, 5, 8), x(2, 0, 5, 8), ["q", "multiple", "2×0×5×8"]),
+    (x(2, 4, 8, 3).transpose(0, 1, 3, 2), K, K, ["q", "contiguous", "2×4×3×8"]),
+    (Q, K, x(2, 2, 8, 5).transpose(0, 1, 3, 2), ["v", "contiguous"]),
+]
+TYPES = [
+    (Q.astype(np.float64), K, K, ["q", "float64"]), (Q, K.astype(np.int32), K, ["k", "int32"]), (Q, K, K > 0, ["v", "bool"]),
+    (Q.astype(">f4"), K, K, ["q", ">f4"]), ([[1.0]], K, K, ["q", "list"]), (Q, None, K, ["k", "NoneType"]), (Q, "keys", K, ["k", "str"]),
+    (Q, K, np.ma.masked_array(K), ["v", "masked"]), (Q, torch.ones(2, 2, 5, 8, dtype=torch.float64), K, ["k", "float64"]),
+]
+VALUES = [  # options, texts
+    ({"causal": "left"}, ["causal", "'left'"]), ({"causal": True}, ["causal", "top-left", "bottom-right"]),
+    ({"causal": "top-left", "align": "bottom-right"}, ["align", "contradicts"]), ({"align": "left"}, ["align", "'left'"]),
+    ({"window": 0}, ["window", "0"]), ({"window": (1, 2, 3)}, ["window"]), ({"window": (-2, 1)}, ["window"]),
+    ({"offset": 2**63}, ["offset"]), ({"scale": float("nan")}, ["scale"]), ({"scale": float("inf")}, ["scale"]), ({"scale": 1e39}, ["scale"]),
+    ({"softcap": -1.0}, ["softcap"]), ({"softcap": float("nan")}, ["softcap"]), ({"softcap": 1e-50}, ["softcap"]),
+    ({"layout": "hbld"}, ["layout", "bhld"]), ({"device": "gpu"}, ["device", "'gpu'"]), ({"precision": "half"}, ["precision", "exact"]),
+    ({"threads": -1}, ["threads"]), ({"threads": 1025}, ["threads"]),
+    ({"mask": x(3, 4)}, ["mask", "3×4", "2×4×3×5"]), ({"mask": x(1, 2, 4, 3, 5)}, ["mask", "1×2×4×3×5"]),
+    ({"sinks": x(3)}, ["sinks", "3", "4"]), ({"sinks": x(1, 4)}, ["sinks", "1×4"]), ({"alibi_slopes": x(2)}, ["alibi_slopes", "2", "4"]),
+    ({"len_q": [1, 4]}, ["len_q", "3"]), ({"len_kv": [-1, 4]}, ["len_kv", "5"]), ({"len_kv": [1, 2, 3]}, ["len_kv", "3", "2"]), ({"len_q": 9}, ["len_q", "3"]),
+    ({"out": x(2, 4, 3, 7)}, ["out", "2×4×3×7", "2×4×3×8"]), ({"out": x(2, 3, 4, 8)}, ["out", "2×3×4×8"]),
+    ({"out": read_only(x(2, 4, 3, 8))}, ["out", "read-only"]), ({"out": jnp.ones((2, 4, 3, 8))}, ["out", "read-only"]),
+    ({"out": np.broadcast_to(x(1, 4, 3, 8), (2, 4, 3, 8))}, ["out"]),
+]
+WRONG_TYPES = [
+    ({"window": 1.5}, ["window", "integer"]), ({"offset": "1"}, ["offset", "integer"]), ({"scale": "1"}, ["scale", "number"]),
+    ({"softcap": None}, ["softcap", "number"]), ({"threads": 1.0}, ["threads", "integer"]), ({"threads": "2"}, ["threads", "integer"]),
+    ({"mask": x(3, 5).astype(np.int64)}, ["mask", "int64"]), ({"mask": [[True]]}, ["mask", "list"]),
+    ({"len_q": [1.0, 2.0]}, ["len_q", "integers"]), ({"sinks": ["a"] * 4}, ["sinks"]), ({"out": Q.astype(np.float64)}, ["out", "float64"]),
+    ({"out": [1]}, ["out", "list"]),
+]
+
+
+def says(error, texts):
+    text = str(error.value)
+    assert text.startswith(texts[0]) and all(part in text for part in texts), text
+
+
+@pytest.mark.parametrize("function", [libattn.attention, libattn.explain])
+@pytest.mark.parametrize("q, k, v, texts", SHAPES)
+def test_shapes(function, q, k, v, texts):
+    with pytest.raises(ValueError) as error:
+        function(q, k, v)
+    says(error, texts)
+
+
+@pytest.mark.parametrize("function", [libattn.attention, libattn.explain])
+@pytest.mark.parametrize("q, k, v, texts", TYPES)
+def test_types(function, q, k, v, texts):
+    with pytest.raises(TypeError) as error:
+        function(q, k, v)
+    says(error, texts)
+
+
+@pytest.mark.parametrize("options, texts", VALUES)
+def test_values(options, texts):
+    out = options.get("out", np.full((2, 4, 3, 8), 7, np.float32))
+    before = np.asarray(out).copy()
+    with pytest.raises(ValueError) as error:
+        libattn.attention(Q, K, K, **{"out": out, **options})
+    says(error, texts)
+    assert np.array_equal(out, before)
+
+
+@pytest.mark.parametrize("options, texts", WRONG_TYPES)
+def test_wrong_types(options, texts):
+    with pytest.raises(TypeError) as error:
+        libattn.attention(Q, K, K, **options)
+    says(error, texts)
+
+
+def test_overlaps():
+    base = x(2, 4, 3, 8)
+    for out in (base, base[:, :, ::-1]):
+        with pytest.raises(ValueError) as error:
+            libattn.attention(base, K, K, out=out)
+        says(error, ["out", "2×4×3×8"])
+    assert (base == 1).all()
+
+
+def test_misaligned():
+    raw = np.zeros(2 * 2 * 5 * 8 * 4 + 1, np.uint8)[1:].view(np.float32).reshape(2, 2, 5, 8)
+    with pytest.raises(ValueError) as error:
+        libattn.attention(Q, raw, K)
+    says(error, ["k", "address", "2×2×5×8"])
+
+
+def test_gradients():
+    q, k = torch.ones(1, 1, 2, 4, requires_grad=True), torch.ones(1, 1, 2, 4)
+    with pytest.raises(ValueError) as error:
+        libattn.attention(q, k, k)
+    says(error, ["q", "requires_grad", "no_grad"])
+    with torch.no_grad():
+        assert not libattn.attention(q, k, k).requires_grad
+
+
+def test_devices():
+    k = torch.ones(1, 1, 2, 4)
+    with pytest.raises(ValueError) as error:
+        libattn.attention(k, k.to("meta"), k)
+    says(error, ["k", "CPU"])
+
+    class Elsewhere:
+        def __dlpack_device__(self):
+            return 2, 0
+
+        def __dlpack__(self, **options):
+            raise AssertionError("not to be asked")
+
+    with pytest.raises(ValueError) as error:
+        libattn.attention(k, k, Elsewhere())
+    says(error, ["v", "device"])
+
+
+def test_traced_by_jax():
+    with pytest.raises(TypeError) as error:
+        jax.jit(lambda a: libattn.attention(a, a, a))(jnp.ones((1, 1, 2, 4)))
+    says(error, ["q", "traced"])
+
+
+@pytest.mark.parametrize("states, texts", [
+    ([], ["states", "one or more"]), ([(x(1, 2, 3, 4),)], ["states", "pairs"]), (3, ["states", "int"]),
+    ([(x(1, 2, 3, 4), x(1, 2, 4))], ["states[0] lse", "1×2×4", "1×2×3"]),
+    ([(x(1, 2, 3, 4), x(1, 2, 3)), (x(1, 2, 3, 5), x(1, 2, 3))], ["states[1] out", "1×2×3×5", "1×2×3×4"]),
+    ([(x(1, 2, 3, 4, dtype=np.float16), x(1, 2, 3))], ["states[0] out", "f16"]),
+])
+def test_merge(states, texts):
+    with pytest.raises((TypeError, ValueError)) as error:
+        libattn.merge(states)
+    says(error, texts)
+
+
+def test_statuses():
+    """What only the C library can tell has its code."""
+    with pytest.raises(libattn.StatusError) as error:
+        libattn.attention(Q, K, K, scale=float("nan"))
+    assert error.value.status > 0 and isinstance(error.value, ValueError)
