@@ -1,4 +1,4 @@
-"""Attention by its definition (docs/semantics.md) in float64 NumPy, row by row, with the error that docs/numerics.md allows each element."""
+"""Attention by its definition (docs/semantics.md) in float64 NumPy, row by row, with the error that docs/numerics.md allows each."""
 import math
 
 import ml_dtypes

@@ -1,5 +1,6 @@
 """Arrays of every kind where they lie: no copy, results of the caller's kind, nothing held and nothing leaked, and the GIL released."""
 import array
+import ctypes
 import gc
 import resource
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 import libattn
-from libattn import _attention
+from libattn import _arrays, _attention
 
 MIB = 1 << 20
 
@@ -54,7 +55,8 @@ def plain(x):
 
 
 KINDS = {"numpy": (lambda x: x, np.ndarray), "torch": (as_torch, torch.Tensor), "jax": (jnp.asarray, jnp.ndarray),
-         "dlpack": (lambda x: OnlyDLPack(as_torch(x)), np.ndarray), "interface": (OnlyInterface, np.ndarray), "buffer": (memoryview, np.ndarray)}
+         "dlpack": (lambda x: OnlyDLPack(as_torch(x)), np.ndarray), "interface": (OnlyInterface, np.ndarray),
+         "buffer": (memoryview, np.ndarray)}
 
 
 def kinds_with(dtype):
@@ -62,7 +64,8 @@ def kinds_with(dtype):
     return [kind for kind in KINDS if dtype is not ml_dtypes.bfloat16 or kind not in ("interface", "buffer")]
 
 
-@pytest.mark.parametrize("kind, dtype", [(kind, dtype) for dtype in (np.float32, np.float16, ml_dtypes.bfloat16) for kind in kinds_with(dtype)])
+@pytest.mark.parametrize("kind, dtype", [(kind, dtype) for dtype in (np.float32, np.float16, ml_dtypes.bfloat16)
+                                         for kind in kinds_with(dtype)])
 def test_kinds(kind, dtype):
     make, expected = KINDS[kind]
     arrays = [numbers((1, 2, n, 8), dtype, n) for n in (3, 5, 5)]
@@ -135,6 +138,41 @@ def test_nothing_leaks(kind):
     gc.collect()
     assert sys.getrefcount(source) == references
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 32 * 1024  # KiB: 3,000 results would be 200 MB
+
+
+class Producer:
+    """DLPack by hand: its data begin past the pointer, and it counts what is handed out and not yet let go."""
+
+    def __init__(self, x, skipped):
+        self.x, self.open = np.concatenate([np.full(skipped, np.nan, x.dtype), x.ravel()]), 0
+        self.shape = (ctypes.c_int64 * x.ndim)(*x.shape)
+        self.managed = (ctypes.c_char * 128)()
+        tensor = _arrays.DLTensor.from_buffer(self.managed)
+        tensor.data, tensor.device_type, tensor.ndim, tensor.code, tensor.bits, tensor.lanes = self.x.ctypes.data, 1, x.ndim, 2, 32, 1
+        tensor.shape, tensor.byte_offset = self.shape, 4 * skipped
+        self.ends = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self.end)
+
+    def end(self, capsule):
+        self.open -= 1
+
+    def __dlpack__(self):
+        self.open += 1
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.managed), b"dltensor", ctypes.cast(self.ends, ctypes.c_void_p))
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+def test_a_producer_of_the_oldest_dlpack():
+    x = numbers((1, 2, 5, 8))
+    producer = Producer(x, 3)
+    assert np.array_equal(libattn.attention(producer, producer, producer), libattn.attention(x, x, x))
+    with pytest.raises(ValueError):
+        libattn.attention(producer, producer, producer, scale=np.nan)
+    gc.collect()
+    assert producer.open == 0
 
 
 def test_exported_memory_is_let_go():

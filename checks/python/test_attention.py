@@ -52,7 +52,8 @@ def calls(draw):
     dim_qk, dim_v = draw(st.integers(1, 300) if draw(st.booleans()) else st.sampled_from([16, 64])), draw(st.sampled_from([1, 8, 37, 64]))
     layout = draw(st.sampled_from(["bhld", "bhld", "blhd"]))
     shapes = (batch, heads_kv * group, rows, dim_qk), (batch, heads_kv, keys, dim_qk), (batch, heads_kv, keys, dim_v)
-    q, k, v = (strided(generator, shape, draw(st.sampled_from(DTYPES)), draw(st.sampled_from(["dense", "gaps", "swapped", "backwards", "shared"])))
+    way = st.sampled_from(["dense", "gaps", "swapped", "backwards", "shared"])
+    q, k, v = (strided(generator, shape, draw(st.sampled_from(DTYPES)), draw(way))
                for shape in shapes)
     if layout == "blhd":
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
