@@ -168,6 +168,13 @@ def test_states_of_nothing():
     assert (out == 1).all() and not lse.any()
 
 
+def test_any_state_may_be_strided():
+    whole = np.random.default_rng(5).standard_normal((1, 2, 3, 8), np.float32)
+    strided, lse = np.repeat(whole, 2, -1)[..., ::2], np.zeros((1, 2, 3), np.float32)
+    expected = libattn.merge([(whole, lse), (2 * whole, lse)])[0]
+    assert np.array_equal(libattn.merge([(strided, lse), (2 * strided, lse)])[0], expected)
+
+
 # ---- explain and info ----
 
 def test_explain_says_what_would_run():

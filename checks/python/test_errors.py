@@ -154,6 +154,7 @@ def test_traced_by_jax():
     ([(x(1, 2, 3, 4), x(1, 2, 4))], ["states[0] lse", "1×2×4", "1×2×3"]),
     ([(x(1, 2, 3, 4), x(1, 2, 3)), (x(1, 2, 3, 5), x(1, 2, 3))], ["states[1] out", "1×2×3×5", "1×2×3×4"]),
     ([(x(1, 2, 3, 4, dtype=np.float16), x(1, 2, 3))], ["states[0] out", "f16"]),
+    ([(x(1, 0, 3, 4), x(1, 0, 3))], ["states[0] out", "one head", "1×0×3×4"]), ([(x(2, 3, 4), x(2, 3))], ["states[0] out", "4 axes"]),
 ])
 def test_merge(states, texts):
     with pytest.raises((TypeError, ValueError)) as error:

@@ -347,13 +347,15 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
     if not states or any(len(state) != 2 for state in states):
         raise ValueError("states: must be one or more pairs (out, lse)")
     kind, signature, _, _ = arrays.look(states[0][0], "states[0] out")
-    first = Tensor("states[0] out", kind, signature, layout)
-    batch, heads, rows, dim = first.shape
+    shape = tuple(kind.read(signature, "states[0] out")[0])
+    if len(shape) != 4:
+        raise ValueError(f"states[0] out: must have 4 axes, {', '.join(layout)}, not {len(shape)}; its shape is {times(shape)}")
+    batch, heads, rows, dim = (shape[a] for a in AXES[layout])
+    if heads == 0 or dim == 0:
+        raise ValueError(f"states[0] out: must have one head or more, of one element or more; its shape is {times(shape)} ({layout})")
     context = context_of(device, threads, "exact")
-    problem = context.problem(LAYOUTS[layout], native.F32, batch, max(heads, 1), max(heads, 1), rows, 0, max(dim, 1))
-    problem.out = native.Strides(*(arrays.dense_strides(first.plain)[a] for a in AXES[layout][:3]))
-    problem.lse = native.Strides(heads * rows, rows, 1)
-    shapes = {"out": first.plain, "lse": (batch, heads, rows)}
+    problem = context.problem(LAYOUTS[layout], native.F32, batch, heads, heads, rows, 0, dim)
+    shapes = {"out": shape, "lse": (batch, heads, rows)}
     addresses, keep = [], []
     for i, pair in enumerate(states):
         for part, x in zip(("out", "lse"), pair):
@@ -362,21 +364,21 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
             keep.append(alive)
     result = out
     if out is None:
-        result = kind.empty(states[0][0], first.plain, native.F32)
+        result = kind.empty(states[0][0], shape, native.F32)
     else:
         kind_out, sign_out, _, _ = arrays.look(out, "out")
         o = Tensor("out", kind_out, sign_out, layout)
         if not kind_out.writable(out):
             raise ValueError(READ_ONLY)
-        if o.plain != first.plain:
-            raise ValueError(f"out: its shape is {times(o.plain)} but must be {times(first.plain)}, as the first state's")
+        if o.plain != shape:
+            raise ValueError(f"out: its shape is {times(o.plain)} but must be {times(shape)}, as the first state's")
         problem.type_out = o.type
         if not is_dense(o.plain, [o.strides[a] for a in AXES[layout]]):
             raise ValueError(f"out: must be dense; its shape is {times(o.plain)}")
     lse = kind.empty(states[0][0], shapes["lse"], native.F32)
     arguments = native.stamped(native.Args, out=arrays.look(result, "out")[2], lse=arrays.look(lse, "lse")[2])
     pairs = list(zip(addresses[::2], addresses[1::2]))
-    context.library.check(context.merge(problem, pairs, arguments), lambda: f"; given {len(states)} states of {times(first.plain)}")
+    context.library.check(context.merge(problem, pairs, arguments), lambda: f"; given {len(states)} states of {times(shape)}")
     return (kind.finish(result) if out is None else out), kind.finish(lse)
 
 
