@@ -2,6 +2,7 @@
 Nothing is written by a call that is refused."""
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -27,7 +28,7 @@ SHAPES = [  # (q, k, v, texts)
     (Q, K, x(2, 2, 6, 8), ["v", "length", "2×2×5×8", "2×2×6×8"]),
     (Q, x(2, 2, 5, 9), K, ["k", "head dim", "2×4×3×8", "2×2×5×9"]),
     (Q, x(2, 3, 5, 8), x(2, 3, 5, 8), ["q", "multiple", "2×4×3×8", "2×3×5×8"]),
-    (Q, x(2, 0, 5, 8), x(2, 0, 5, 8), ["q", "multiple", "2×0×5×8"]),
+    (Q, x(2, 0, 5, 8), x(2, 0, 5, 8), ["q", "multiple", "2×0×5×8"]), (Q, K, x(2, 2, 5, 0), ["v", "head dim", "2×2×5×0"]),
     (x(2, 4, 8, 3).transpose(0, 1, 3, 2), K, K, ["q", "contiguous", "2×4×3×8"]),
     (Q, K, x(2, 2, 8, 5).transpose(0, 1, 3, 2), ["v", "contiguous"]),
 ]
@@ -38,7 +39,7 @@ TYPES = [
 ]
 VALUES = [  # options, texts
     ({"causal": "left"}, ["causal", "'left'"]), ({"causal": True}, ["causal", "top-left", "bottom-right"]),
-    ({"causal": "top-left", "align": "bottom-right"}, ["align", "contradicts"]), ({"align": "left"}, ["align", "'left'"]),
+    ({"causal": "top-left", "align": "bottom-right"}, ["align", "bottom-right", "top-left"]), ({"align": "left"}, ["align", "'left'"]),
     ({"window": 0}, ["window", "0"]), ({"window": (1, 2, 3)}, ["window"]), ({"window": (-2, 1)}, ["window"]),
     ({"offset": 2**63}, ["offset"]), ({"scale": float("nan")}, ["scale"]), ({"scale": float("inf")}, ["scale"]),
     ({"scale": 1e39}, ["scale"]),
@@ -57,7 +58,8 @@ WRONG_TYPES = [
     ({"window": 1.5}, ["window", "integer"]), ({"offset": "1"}, ["offset", "integer"]), ({"scale": "1"}, ["scale", "number"]),
     ({"softcap": None}, ["softcap", "number"]), ({"threads": 1.0}, ["threads", "integer"]), ({"threads": "2"}, ["threads", "integer"]),
     ({"mask": x(3, 5).astype(np.int64)}, ["mask", "int64"]), ({"mask": [[True]]}, ["mask", "list"]),
-    ({"len_q": [1.0, 2.0]}, ["len_q", "integers"]), ({"sinks": ["a"] * 4}, ["sinks"]), ({"out": Q.astype(np.float64)}, ["out", "float64"]),
+    ({"len_q": [1.0, 2.0]}, ["len_q", "integers"]), ({"len_kv": np.ones(2, ml_dtypes.bfloat16)}, ["len_kv", "integers"]),
+    ({"sinks": ["a"] * 4}, ["sinks"]), ({"out": Q.astype(np.float64)}, ["out", "float64"]),
     ({"out": [1]}, ["out", "list"]),
 ]
 

@@ -17,7 +17,7 @@ AXES = {"bhld": (0, 1, 2, 3), "blhd": (0, 2, 1, 3)}  # of batch, head, row, elem
 LAYOUTS = {"bhld": native.BHLD, "blhd": native.BLHD}
 DEVICES = {None: native.CPU, "cpu": native.CPU, "reference": native.REFERENCE}
 CAUSAL = {None: False, False: False, True: True, "top-left": "top-left", "bottom-right": "bottom-right"}  # 0 and 1 are False and True
-ALIGN = {None: None, "top-left": "top-left", "bottom-right": "bottom-right"}
+CORNERS = {None: None, "top-left": native.TOP_LEFT, "bottom-right": native.BOTTOM_RIGHT}
 PRECISIONS = {"exact": native.EXACT, "fast": native.FAST}
 KEPT = 1024  # descriptions
 READ_ONLY = "out: is read-only, or of a kind that does not let itself be written to (JAX arrays, what has DLPack alone)"
@@ -130,6 +130,9 @@ def check_shapes(q, k, v, layout):
     unlike(k, v, "number of heads", 1)
     unlike(k, v, "length", 2)
     unlike(q, k, "head dim", 3)
+    for x in (q, v):
+        if x.shape[3] == 0:
+            raise ValueError(f"{x.name}: its head dim must be 1 or more; its shape is {times(x.plain)} ({layout})")
     if k.shape[1] == 0 or q.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"{q.name}: its number of heads, {q.shape[1]}, must be a positive multiple of {k.name}'s, {k.shape[1]}; "
                          f"{q.name} is {times(q.plain)} and {k.name} {times(k.plain)} ({layout})")
@@ -138,26 +141,27 @@ def check_shapes(q, k, v, layout):
 def set_band(problem, causal, window, offset, align):
     """causal, window, offset and align as the diagonal and the keys on either side of it."""
     causal = choice("causal", causal, CAUSAL, 'False, True, "top-left" or "bottom-right"')
-    corner = choice("align", align, ALIGN, 'None, "top-left" or "bottom-right"')
-    if corner is not None and causal not in (False, True, corner):
-        raise ValueError(f"align: {align!r} contradicts causal={causal!r}")
-    corner = corner or causal
-    if corner is True and problem.len_q != problem.len_kv:
-        raise ValueError(f'causal: with {problem.len_q} rows and {problem.len_kv} keys it must say which corner the diagonal starts '
-                         'from, "top-left" (row i sees keys up to i) or "bottom-right" (the last row sees all)')
+    corner = choice("align", align, CORNERS, '"top-left" or "bottom-right"')
+    if isinstance(causal, str):
+        if corner not in (None, CORNERS[causal]):
+            raise ValueError(f"align: is {align!r}, but causal is {causal!r}; one of them says which corner the diagonal starts from")
+        corner = CORNERS[causal]
+    if causal is True and corner is None and problem.len_q != problem.len_kv:
+        raise ValueError(f'causal: with {problem.len_q} rows and {problem.len_kv} keys it or align must say which corner the '
+                         'diagonal starts from, "top-left" (row i sees keys up to i) or "bottom-right" (the last row sees all)')
     left, right = native.UNBOUNDED, native.UNBOUNDED
     if window is not None:
-        try:
-            left, right = window if isinstance(window, (tuple, list)) else (whole("window", window) - 1, 0)
-        except ValueError:
-            raise ValueError(f"window: must be a number of keys, or (left, right), not {window!r}") from None
+        pair = isinstance(window, (tuple, list))
+        if pair and len(window) != 2:
+            raise ValueError(f"window: must be a number of keys, or (left, right), not {window!r}")
+        left, right = window if pair else (whole("window", window) - 1, 0)
         left, right = (native.UNBOUNDED if side is None else whole("window", side) for side in (left, right))
-        if left < -1 or right < -1 or (left == -1 and not isinstance(window, (tuple, list))):
+        if left < -1 or right < -1 or (left == -1 and not pair):
             raise ValueError("window: must be 1 key or more, or (left, right) with each 0 or more, or None (or -1) for no limit; "
                              f"not {window!r}")
     if causal:
         right = 0
-    problem.align = native.BOTTOM_RIGHT if corner == "bottom-right" else native.TOP_LEFT
+    problem.align = native.TOP_LEFT if corner is None else corner
     problem.offset, problem.left, problem.right = 0 if offset is None else whole("offset", offset), left, right
 
 
@@ -233,7 +237,7 @@ def refuse(status, plan, addresses, at_mask):
 def vector(name, x, dtype, count, most=None):
     """A small vector as the library takes it; a copy where it is of another type."""
     array = arrays.small(x, name)
-    if array.dtype.kind not in ("iu" if most is not None else "iuf") and array.dtype.name != "bfloat16":
+    if array.dtype.kind not in ("iu" if most is not None else "iuf") and (most is not None or array.dtype.name != "bfloat16"):
         raise TypeError(f"{name}: must hold {'integers' if most is not None else 'numbers'}, not {array.dtype}")
     if most is not None and array.ndim == 0:
         array = np.broadcast_to(array, count)
@@ -262,8 +266,8 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
     causal          "top-left": row i sees keys 0 to i. "bottom-right": the last row sees all keys. True where both are the same.
     window          w: the w keys up to the diagonal. (left, right): so many on either side of it, None for no limit.
     offset          moves the diagonal to the right.
-    align           "bottom-right": the diagonal ends at each sequence's last row and key, also where causal is False. Default: as causal
-                    says, else "top-left".
+    align           "bottom-right": the diagonal starts from that corner, of each sequence's own lengths, for a window or slopes without
+                    causal. None: from the one that causal names, else "top-left".
     scale           default 1/sqrt(dim_qk); 0 and negative are legal.
     softcap         c > 0: scores become c · tanh(score / c) before the mask is added. 0: none.
     sinks           [heads_q]: one more score for each row, without a value.
@@ -291,7 +295,8 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
             raise ValueError(READ_ONLY)
     if type(window) is list:
         window = tuple(window)
-    key = (sign_q, sign_k, sign_v, sign_mask, sign_out, causal, window, offset, align, scale, softcap, layout, device, threads, precision)
+    key = (sign_q, sign_k, sign_v, sign_mask, sign_out, causal, window, offset, align, scale, softcap, layout, device, threads,
+           precision)
     try:
         plan = plans.get(key)
     except TypeError:  # an option that cannot be hashed

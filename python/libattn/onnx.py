@@ -158,31 +158,16 @@ class Call:
         else:
             y = np.empty((batch, rows, heads * dim), self.q.dtype)
             view = y.reshape(batch, rows, heads, dim).transpose(0, 2, 1, 3)
-        banded = self.left >= 0 or self.right >= 0
-        if self.lengths is not None and banded and not self.causal and len(set(self.lengths.tolist())) > 1:
-            for b in range(batch):  # a diagonal of its own for each sequence, which one offset cannot say
-                self.run(view, slice(b, b + 1))
-        else:
-            self.run(view, slice(None))
+        self.run(view)
         return y
 
-    def run(self, out, some):
-        """Computes the sequences `some`. A mask that is short of columns hides what it is short of: those keys are left out."""
-        rows, keys = self.full[2:]
-        mask, lengths = self.mask, self.lengths
-        if mask is not None:
-            keys = mask.shape[-1]
-            mask = mask[some] if mask.ndim == 4 and mask.shape[0] > 1 else mask
-        causal, offset = "top-left" if self.causal else False, self.past
-        if lengths is not None:
-            lengths = lengths[some]
-            if self.causal:
-                causal, offset = "bottom-right", 0
-            elif len(lengths):
-                offset = int(lengths[0]) - rows
+    def run(self, out):
+        """A mask that is short of columns hides what it is short of: those keys are left out."""
+        keys = self.full[3] if self.mask is None else self.mask.shape[-1]
+        align, offset = ("top-left", self.past) if self.lengths is None else ("bottom-right", 0)
         window = None if self.left == self.right == -1 else (self.left, self.right)
-        core.attention(self.q[some], self.k[some, :, :keys], self.v[some, :, :keys], mask=mask, causal=causal, window=window, offset=offset,
-                       scale=self.scale, softcap=self.softcap, len_kv=lengths, out=out[some],
+        core.attention(self.q, self.k[:, :, :keys], self.v[:, :, :keys], mask=self.mask, causal=bool(self.causal), window=window,
+                       offset=offset, align=align, scale=self.scale, softcap=self.softcap, len_kv=self.lengths, out=out,
                        device="reference" if self.precision == DOUBLE else None)
 
     def visible(self):
