@@ -52,7 +52,7 @@ static attn_status forward_status(asked *x) {
     if (status != ATTN_OK) return status;
     if (x->a.len_q == NULL) x->a.len_q = x->len_q;
     if (x->a.len_kv == NULL) x->a.len_kv = x->len_kv;
-    status = attn_args_check(&problem, &x->a, WORKSPACE, &args);
+    status = attn_args_check(&problem, &x->a, WORKSPACE, false, &args);
     EXPECT(status != ATTN_OK || memcmp(&args, &x->a, sizeof args) == 0, "the copy differs");
     return status;
 }
@@ -63,7 +63,7 @@ static attn_status merge_status(asked *x) {
     attn_status status = attn_problem_check(&x->p, &problem);
     if (status != ATTN_OK) return status;
     if (x->a.len_q == NULL) x->a.len_q = x->len_q;
-    return attn_merge_check(&problem, x->count < 0 ? NULL : x->states, x->count, &x->a, WORKSPACE, &args);
+    return attn_merge_check(&problem, x->count < 0 ? NULL : x->states, x->count, &x->a, WORKSPACE, false, &args);
 }
 
 /* One change to what is right, and the status it must give. */
@@ -129,7 +129,7 @@ static void broken_problems(void) {
 static void broken_arguments(void) {
     static const int32_t lengths[2] = { 1, 1 };
     FORWARD(ERROR_UNINITIALISED, x.a.stamp = 1);
-    FORWARD(ERROR_UNINITIALISED, x.a.stamp -= 8);
+    FORWARD(ERROR_UNINITIALISED, x.a.stamp -= 16); /* 8: as it first came out, without stream */
     FORWARD(ERROR_NEWER, x.a.stamp += 8);
     FORWARD(ERROR_NULL_Q, x.a.q = NULL);
     FORWARD(ERROR_NULL_K, x.a.k = NULL);
@@ -212,16 +212,16 @@ static void broken_merges(void) {
     MERGE(ERROR_WORKSPACE_OVERLAPS, x.states[1].out = x.a.workspace);
     MERGE(ERROR_TOO_LARGE, x.p.out.batch = INT64_MAX / 3); /* fits in f16, not in f32 */
     attn_problem_check(&y.p, &problem);
-    expect_status(attn_merge_check(&problem, NULL, 1, &y.a, WORKSPACE, &args), ATTN_ERROR_NULL_STATES, __LINE__, "states NULL");
-    expect_status(attn_merge_check(&problem, y.states, INT64_MAX, &y.a, WORKSPACE, &args), ATTN_ERROR_TOO_LARGE, __LINE__, "count");
-    expect_status(attn_merge_check(&problem, y.states, 3, NULL, WORKSPACE, &args), ATTN_ERROR_NULL_ARGS, __LINE__, "args NULL");
+    expect_status(attn_merge_check(&problem, NULL, 1, &y.a, WORKSPACE, false, &args), ATTN_ERROR_NULL_STATES, __LINE__, "states NULL");
+    expect_status(attn_merge_check(&problem, y.states, INT64_MAX, &y.a, WORKSPACE, false, &args), ATTN_ERROR_TOO_LARGE, __LINE__, "count");
+    expect_status(attn_merge_check(&problem, y.states, 3, NULL, WORKSPACE, false, &args), ATTN_ERROR_NULL_ARGS, __LINE__, "args NULL");
     y.a.stamp = 0;
-    expect_status(attn_merge_check(&problem, NULL, 0, &y.a, WORKSPACE, &args), ATTN_ERROR_UNINITIALISED, __LINE__, "args stamp");
+    expect_status(attn_merge_check(&problem, NULL, 0, &y.a, WORKSPACE, false, &args), ATTN_ERROR_UNINITIALISED, __LINE__, "args stamp");
     y = right();
-    attn_merge_check(&problem, y.states, 3, &y.a, WORKSPACE, &args);
+    attn_merge_check(&problem, y.states, 3, &y.a, WORKSPACE, false, &args);
     EXPECT(!args.q && !args.k && !args.v && !args.mask && !args.sinks && !args.slopes && !args.len_kv, "not all NULL");
     EXPECT(args.out == y.a.out && args.lse == y.a.lse && args.workspace == y.a.workspace, "copied");
-    expect_status(attn_args_check(&problem, NULL, 0, &args), ATTN_ERROR_NULL_ARGS, __LINE__, "args NULL");
+    expect_status(attn_args_check(&problem, NULL, 0, false, &args), ATTN_ERROR_NULL_ARGS, __LINE__, "args NULL");
     expect_status(attn_problem_check(NULL, &problem), ATTN_ERROR_NULL_PROBLEM, __LINE__, "problem NULL");
 }
 
@@ -357,7 +357,7 @@ static void silly_sizes(void) {
         args.out = address(UINT64_C(1) << 61);
         args.lse = address(UINT64_C(1) << 62);
         if (p.type_mask != ATTN_NONE) args.mask = args.k;
-        attn_status status = attn_args_check(&checked, &args, 0, &copy);
+        attn_status status = attn_args_check(&checked, &args, 0, false, &copy);
         EXPECT(status == ATTN_OK || status == ATTN_ERROR_TOO_LARGE || status == ATTN_ERROR_OUT_OVERLAPS ||
                    status == ATTN_ERROR_LSE_OVERLAPS || status == ATTN_ERROR_LSE_STRIDES,
                "%s", attn_status_text(status));
@@ -367,7 +367,7 @@ static void silly_sizes(void) {
 }
 
 static void texts(void) {
-    static const int elsewhere[] = { 1, 4, 42, 43, 44, 45, 46, 47, 51, 52, 54 }; /* rules of contexts and options */
+    static const int elsewhere[] = { 1, 4, 42, 43, 44, 45, 46, 47, 51, 52, 54, 55, 56, 57, 58 }; /* of contexts, options, plugins */
     for (size_t n = 0; n < sizeof elsewhere / sizeof *elsewhere; n++) reached[elsewhere[n]] = true;
 #define TEXT(name, number, text)                                                                                                           \
     EXPECT(strcmp(attn_status_text(ATTN_##name), text) == 0 && ATTN_##name == (number), "%s", attn_status_text(ATTN_##name));              \

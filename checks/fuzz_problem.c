@@ -262,7 +262,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fit_lengths(&p, &b, t, LEN_KV);
     bool sound = attn_problem_check(&p, &checked) == ATTN_OK;
     /* the lengths are the one thing that checking reads */
-    if (sound && inside(&t[LEN_Q], &b) && inside(&t[LEN_KV], &b)) (void)attn_args_check(&checked, &a, 0, &complete);
+    if (sound && inside(&t[LEN_Q], &b) && inside(&t[LEN_KV], &b)) (void)attn_args_check(&checked, &a, 0, false, &complete);
     if (!sound) fits = true; /* refused before anything is looked at */
     if (fits && sound)
         forward(&p, &a, &b, t, number, own);

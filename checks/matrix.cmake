@@ -5,7 +5,7 @@
 function(attn_variant name compiler scale programs)
     set(folder ${PROJECT_BINARY_DIR}/${name})
     attn_check(${name}.build ${name} 300 ${PROJECT_SOURCE_DIR}/scripts/build.sh ${folder} -DCMAKE_C_COMPILER=${compiler}
-        -DATTN_WERROR=ON -DATTN_BUILD_CHECKS=ON -DATTN_CHECK_MATRIX=OFF ${ARGN})
+        -DATTN_WERROR=ON -DATTN_WITH_CUDA=OFF -DATTN_BUILD_CHECKS=ON -DATTN_CHECK_MATRIX=OFF ${ARGN})
     # Compiles two files at once, so it counts as two tests.
     set_tests_properties(${name}.build PROPERTIES FIXTURES_SETUP ${name} PROCESSORS 2)
     foreach(program IN LISTS programs)

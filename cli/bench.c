@@ -1,6 +1,7 @@
 /* bench.c: attn bench: verifies a case, then times it, and tells what share of the machine's ceiling it reaches. */
 #include "bench.h"
 #include "convert.h"
+#include "mirror.h"
 #include "options.h"
 #include "progress.h"
 #include "report.h"
@@ -165,7 +166,7 @@ static bool measure_row(session *all, workload *w, row *m) {
     attn_explanation explanation = ATTN_EXPLANATION_INIT;
     if (!attn_cli_ok(attn_explain(all->context, &w->problem, &explanation))) return false;
     attn_cli_plan_text(&explanation, m->plan, sizeof m->plan);
-    if (!attn_cli_ok(attn_forward(all->context, &w->problem, &w->args))) return false;
+    if (!attn_cli_ok(attn_cli_forward(all->context, &w->problem, &w->args))) return false;
     if (!attn_cli_verify(&w->problem, &w->args, &explanation, &verify, &m->verdict)) return false;
     m->timed = attn_cli_passed(&m->verdict);
     return !m->timed || attn_cli_time(all->context, w, &all->known, all->options->seconds, &m->timing);

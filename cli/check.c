@@ -1,5 +1,6 @@
 /* check.c: attn check: listed and random problems on a device, each held against the reference. */
 #include "convert.h"
+#include "mirror.h"
 #include "options.h"
 #include "progress.h"
 #include "random.h"
@@ -227,7 +228,7 @@ static void forward(totals *all, workload *w, tested *t) {
     memset(memory, NOT_A_NUMBER, bytes + 2 * MARGIN);
     w->args.workspace = memory + MARGIN;
     w->args.workspace_size = bytes;
-    t->status = attn_forward(all->context, &w->problem, &w->args);
+    t->status = attn_cli_forward(all->context, &w->problem, &w->args);
     for (size_t i = 0; i < MARGIN; i++) t->stray += (memory[i] != NOT_A_NUMBER) + (memory[MARGIN + bytes + i] != NOT_A_NUMBER);
     w->args.workspace = NULL;
     w->args.workspace_size = 0;

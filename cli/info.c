@@ -88,7 +88,7 @@ static void print_ceilings(const double *values) {
 
 static bool report_json(const info_options *o, const attn_description *d, const double *values) {
     json_t *devices = json_array();
-    for (attn_device each = ATTN_CPU; each <= ATTN_REFERENCE; each++) {
+    for (attn_device each = ATTN_CPU; each <= ATTN_CUDA; each++) {
         json_t *one = json_device(each);
         if (one) json_array_append_new(devices, one);
     }
@@ -101,7 +101,7 @@ static bool report_json(const info_options *o, const attn_description *d, const 
 
 static void report_text(const info_options *o, const attn_description *d, const double *values) {
     printf("version   %s\ndevices  ", attn_version());
-    for (attn_device each = ATTN_CPU; each <= ATTN_REFERENCE; each++) {
+    for (attn_device each = ATTN_CPU; each <= ATTN_CUDA; each++) {
         json_t *one = json_device(each);
         if (one) printf(" %s", attn_cli_device(each));
         json_decref(one);

@@ -24,7 +24,12 @@ bool attn_cli_error(const char *format, ...) {
     return false;
 }
 
-bool attn_cli_ok(attn_status status) { return status == ATTN_OK || attn_cli_error("%s", attn_status_text(status)); }
+bool attn_cli_ok(attn_status status) {
+    if (status == ATTN_OK) return true;
+    if (status == ATTN_ERROR_PLUGIN || status == ATTN_ERROR_DRIVER)
+        return attn_cli_error("%s: %s", attn_status_text(status), attn_failure());
+    return attn_cli_error("%s", attn_status_text(status));
+}
 
 void *attn_cli_memory(size_t bytes) {
     enum { HUGE_PAGE = 1 << 21 };

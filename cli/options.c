@@ -22,7 +22,17 @@ bool attn_cli_real_parse(const char *text, double *value) {
     return end != text && *end == 0;
 }
 
-const char *attn_cli_device(attn_device device) { return device == ATTN_REFERENCE ? "reference" : "cpu"; }
+const char *attn_cli_device(attn_device device) {
+    static const char *const names[] = { [ATTN_CPU] = "cpu", [ATTN_REFERENCE] = "reference", [ATTN_CUDA] = "cuda" };
+    return names[device];
+}
+
+static bool device_parse(const char *text, attn_device *device) {
+    for (*device = ATTN_CPU; *device <= ATTN_CUDA; ++*device)
+        if (strcmp(text, attn_cli_device(*device)) == 0) return true;
+    return false;
+}
+
 const char *attn_cli_precision(attn_precision precision) { return precision == ATTN_FAST ? "fast" : "exact"; }
 const char *attn_cli_align(attn_align align) { return align == ATTN_BOTTOM_RIGHT ? "bottom-right" : "top-left"; }
 
@@ -35,9 +45,9 @@ static bool align_parse(const char *text, attn_align *align) {
 enum { KEY_DEVICE = 1000, KEY_ISA, KEY_PRECISION, KEY_THREADS, KEY_PASSES, KEY_CHUNK };
 
 static const struct argp_option device_options[] = {
-    { "device", KEY_DEVICE, "DEVICE", 0, "cpu (the default) or reference", 10 },
-    { "isa", KEY_ISA, "ISA", 0, "Instruction set: scalar, avx2, avx512, avx512bf16, amx, neon, neonbf16; without it the best there is",
-      10 },
+    { "device", KEY_DEVICE, "DEVICE", 0, "cpu (the default), reference or cuda", 10 },
+    { "isa", KEY_ISA, "ISA", 0,
+      "Instruction set: scalar, avx2, avx512, avx512bf16, amx, neon, neonbf16, general, sm90; without it the best there is", 10 },
     { "precision", KEY_PRECISION, "WORD", 0, "exact (the default), or fast: probabilities may be rounded to 16 bits", 10 },
     { "threads", KEY_THREADS, "N", 0, "Threads; 0, the default: one for each CPU", 10 },
     { "passes", KEY_PASSES, "P", 0, "Force 1 or 2 passes; 0, the default: the plan decides (the bits are the same)", 10 },
@@ -50,8 +60,7 @@ static error_t parse_device(int key, char *arg, struct argp_state *state) {
     int64_t number = 0;
     switch (key) {
     case KEY_DEVICE:
-        options->device = strcmp(arg, "reference") == 0 ? ATTN_REFERENCE : ATTN_CPU;
-        if (strcmp(arg, attn_cli_device(options->device)) != 0) argp_error(state, "--device %s: must be cpu or reference", arg);
+        if (!device_parse(arg, &options->device)) argp_error(state, "--device %s: must be cpu, reference or cuda", arg);
         return 0;
     case KEY_ISA:
         options->isa = arg;
@@ -93,7 +102,8 @@ attn_context *attn_cli_open(const attn_options *options) {
 
 void attn_cli_device_text(const attn_options *options, char *text, size_t size) {
     char number[64];
-    snprintf(text, size, "%s%s%s%s", options->device == ATTN_REFERENCE ? " --device reference" : "", options->isa ? " --isa " : "",
+    snprintf(text, size, "%s%s%s%s%s", options->device != ATTN_CPU ? " --device " : "",
+             options->device != ATTN_CPU ? attn_cli_device(options->device) : "", options->isa ? " --isa " : "",
              options->isa ? options->isa : "", options->precision == ATTN_FAST ? " --precision fast" : "");
     const struct {
         const char *name;

@@ -1,6 +1,7 @@
 /* run.c: attn run: tensors from files to the attention's output in a file, verified and explained on request. */
 #include "convert.h"
 #include "inputs.h"
+#include "mirror.h"
 #include "options.h"
 #include "report.h"
 #include <stdio.h>
@@ -179,7 +180,7 @@ static bool compute(attn_context *context, const run_options *o, inputs *in, out
     const verify_options verify = VERIFY_OPTIONS_INIT;
     if (!attn_cli_ok(attn_explain(context, &in->problem, &got->explanation))) return false;
     double begun = attn_cli_seconds();
-    if (!attn_cli_ok(attn_forward(context, &in->problem, &in->args))) return false;
+    if (!attn_cli_ok(attn_cli_forward(context, &in->problem, &in->args))) return false;
     got->seconds = attn_cli_seconds() - begun;
     return !o->verify || attn_cli_verify(&in->problem, &in->args, &got->explanation, &verify, &got->verdict);
 }

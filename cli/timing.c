@@ -1,6 +1,7 @@
 /* timing.c: times one problem and sets it against the machine's ceilings, measured in the same process before, between and after the runs.
  */
 #include "bench.h"
+#include "mirror.h"
 #include "convert.h"
 #include <stdlib.h>
 #include <string.h>
@@ -124,6 +125,8 @@ typedef struct copies {
     size_t k_bytes, v_bytes, step; /* of one copy; to the next */
     const void *k, *v;             /* the first */
     int count;
+    attn_args host;
+    mirror *mirrors; /* [count]: each copy with all else on the device, where that has memory of its own; or NULL */
 } copies;
 
 static double last_cache(void) {
@@ -153,22 +156,47 @@ static bool make_copies(const workload *w, copies *c) {
     return c->memory != NULL;
 }
 
+static bool make_mirrors(attn_context *context, workload *w, copies *c) {
+    if (!attn_cli_remote(context)) return true;
+    c->mirrors = calloc((size_t)c->count, sizeof *c->mirrors);
+    for (int i = 0; c->mirrors != NULL && i < c->count; i++)
+        if (!attn_cli_mirror_make(&c->mirrors[i], context, &w->problem, &w->args)) return false;
+    return c->mirrors != NULL;
+}
+
+static void free_copies(copies *c) {
+    for (int i = 0; c->mirrors != NULL && i < c->count; i++) attn_cli_mirror_free(&c->mirrors[i]);
+    free(c->mirrors);
+    free(c->memory);
+}
+
 static void use_copy(workload *w, const copies *c, int64_t n) {
     int i = (int)(n % c->count);
+    if (c->mirrors != NULL) {
+        w->args = c->mirrors[i].args;
+        return;
+    }
     w->args.k = i ? c->memory + (size_t)(i - 1) * c->step : c->k;
     w->args.v = i ? c->memory + (size_t)i * c->step - (c->v_bytes + 63) / 64 * 64 : c->v;
 }
+
+enum { DEVICE_CALLS = 16 }; /* a device works while calls are made: of one call its start would be most */
 
 /* Adds runs to `times` until `seconds` have gone by and there are at least `least`. */
 static bool time_runs(attn_context *context, workload *w, const copies *c, double seconds, int64_t least, double *times, int64_t *count) {
     double begun = attn_cli_seconds(), now = begun;
     while ((now - begun < seconds || *count < least) && *count < RUNS_MOST) {
-        use_copy(w, c, *count);
+        const int calls = c->mirrors != NULL ? DEVICE_CALLS : 1;
+        attn_status status = ATTN_OK;
         double from = attn_cli_seconds();
-        attn_status status = attn_forward(context, &w->problem, &w->args);
+        for (int i = 0; i < calls && status == ATTN_OK; i++) {
+            use_copy(w, c, *count * calls + i);
+            status = attn_forward(context, &w->problem, &w->args);
+        }
+        if (status == ATTN_OK) status = attn_wait(context);
         now = attn_cli_seconds();
         if (!attn_cli_ok(status)) return false;
-        times[(*count)++] = now - from;
+        times[(*count)++] = (now - from) / calls;
     }
     return true;
 }
@@ -188,7 +216,8 @@ bool attn_cli_time(attn_context *context, workload *w, ceilings *known, double s
     memset(t, 0, sizeof *t);
     count_work(w, t);
     double *times = malloc(RUNS_MOST * sizeof *times);
-    bool good = times && make_copies(w, &c) && attn_cli_ok(attn_reserve(context, &w->problem));
+    c.host = w->args;
+    bool good = times && make_copies(w, &c) && make_mirrors(context, w, &c) && attn_cli_ok(attn_reserve(context, &w->problem));
     if (good) good = time_all(context, w, &c, known, seconds, times, t);
     if (good) {
         t->copies = c.count;
@@ -196,8 +225,8 @@ bool attn_cli_time(attn_context *context, workload *w, ceilings *known, double s
         set_floor(known, w, t);
         t->share = t->floor / t->median;
     }
-    use_copy(w, &c, 0);
-    free(c.memory);
+    w->args = c.host;
+    free_copies(&c);
     free(times);
     return good;
 }

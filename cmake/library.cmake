@@ -3,7 +3,9 @@ set(attn_sources
     src/api.c
     src/convert.c
     src/overlap.c
+    src/memory.c
     src/plan.c
+    src/plugin.c
     src/problem.c
     src/reference.c
     src/system.c
@@ -66,6 +68,12 @@ target_include_directories(attn_objects PRIVATE include src)
 target_link_libraries(attn_objects PRIVATE attn_flags)
 
 set(attn_private_links ${attn_system_links})
+
+# Plugins (src/plugin.c): where programs can load libraries while they run.
+if(NOT WIN32 AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    target_compile_definitions(attn_objects PRIVATE ATTN_HAVE_PLUGINS=1)
+    list(APPEND attn_private_links ${CMAKE_DL_LIBS})
+endif()
 
 # Threads: by pthreadpool, else by the library itself, else none. Not on Windows.
 set(attn_workers "")

@@ -5,4 +5,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=(-i)
 [[ ${1-} != --check ]] || mode=(--dry-run -Werror)
-find src cli checks examples \( -name '*.[ch]' -o -name '*.cc' \) -print0 | xargs -0 clang-format-14 "${mode[@]}"
+find src cli checks examples \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 clang-format-14 "${mode[@]}"

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { most_threads = 1024, workspace_alignment = 64, entry_alignment = 128 };
+enum { most_threads = 1024, entry_alignment = 128 };
 
 /* The structs as they first came out; what is added later lies behind. */
 enum {
@@ -90,17 +90,22 @@ static void delist(entry *e) {
 }
 
 /* ---- open and close ---- */
-static const attn_device_table *device_of(attn_device device) {
+static attn_status device_of(attn_device device, const attn_device_table **table) {
     switch (device) {
     case ATTN_CPU:
-        return &attn_cpu_device;
+        *table = &attn_cpu_device;
+        return ATTN_OK;
     case ATTN_REFERENCE:
-        return &attn_reference_device;
+        *table = &attn_reference_device;
+        return ATTN_OK;
+    case ATTN_CUDA:
+        *table = attn_plugin_device("cuda");
+        return *table != NULL ? ATTN_OK : ATTN_ERROR_PLUGIN;
     }
-    return NULL;
+    return ATTN_ERROR_DEVICE;
 }
 
-static attn_status options_check(const attn_options *given, attn_options *options) {
+static attn_status options_check(const attn_options *given, attn_options *options, const attn_device_table **table) {
     *options = (attn_options)ATTN_OPTIONS_INIT;
     if (given != NULL) {
         attn_status status = stamp_check(given->stamp, first_options, sizeof *options);
@@ -109,20 +114,22 @@ static attn_status options_check(const attn_options *given, attn_options *option
         options->stamp = ATTN_STAMP(attn_options);
     }
     const attn_executor *executor = options->executor;
-    if (device_of(options->device) == NULL) return ATTN_ERROR_DEVICE;
+    if ((int)options->device < ATTN_CPU || options->device > ATTN_CUDA) return ATTN_ERROR_DEVICE;
     if (options->threads < 0 || options->threads > most_threads) return ATTN_ERROR_THREADS;
     if (executor != NULL && (executor->run == NULL || executor->threads < 1 || executor->threads > most_threads))
         return ATTN_ERROR_EXECUTOR;
     if (options->passes < 0 || options->passes > 2) return ATTN_ERROR_PASSES;
     if (options->chunk < 0) return ATTN_ERROR_CHUNK;
-    return options->precision == ATTN_EXACT || options->precision == ATTN_FAST ? ATTN_OK : ATTN_ERROR_PRECISION;
+    if (options->precision != ATTN_EXACT && options->precision != ATTN_FAST) return ATTN_ERROR_PRECISION;
+    if (options->index < 0 || (options->index > 0 && options->device != ATTN_CUDA)) return ATTN_ERROR_INDEX;
+    return device_of(options->device, table);
 }
 
-static attn_status open_device(attn_context *context, const attn_options *options) {
+static attn_status open_device(attn_context *context, const attn_device_table *table, const attn_options *options) {
     if (!attn_lock_make(&context->lock)) return ATTN_ERROR_OUT_OF_MEMORY;
     attn_status status = enlist((entry *)context);
     if (status == ATTN_OK) {
-        context->device = device_of(options->device);
+        context->device = table;
         status = context->device->open(context, options);
         if (status == ATTN_OK) return ATTN_OK;
         delist((entry *)context);
@@ -133,14 +140,15 @@ static attn_status open_device(attn_context *context, const attn_options *option
 
 static attn_status open_context(attn_context **context, const attn_options *given) {
     attn_options options;
+    const attn_device_table *table;
     if (context == NULL) return ATTN_ERROR_NULL_CONTEXT;
     *context = NULL;
-    attn_status status = options_check(given, &options);
+    attn_status status = options_check(given, &options, &table);
     if (status != ATTN_OK) return status;
     void *memory = attn_memory_take(entry_alignment, sizeof(entry));
     if (memory == NULL) return ATTN_ERROR_OUT_OF_MEMORY;
     entry *made = memset(memory, 0, sizeof(entry));
-    status = open_device(&made->context, &options);
+    status = open_device(&made->context, table, &options);
     if (status != ATTN_OK)
         attn_memory_give(made);
     else
@@ -158,10 +166,10 @@ void attn_close(attn_context *context) {
     if (context == NULL) return;
     caller c;
     enter(&c);
+    context->device->release(context, context->workspace);
     context->device->close(context);
     delist((entry *)context);
     attn_lock_unmake(&context->lock);
-    attn_memory_give(context->workspace);
     attn_memory_give(context);
     leave(&c, ATTN_OK);
 }
@@ -170,9 +178,11 @@ void attn_close(attn_context *context) {
 /* With the lock held. The old one stays until there is a larger one. */
 static attn_status grow_workspace(attn_context *context, size_t needed) {
     if (needed <= context->workspace_size) return ATTN_OK;
-    void *larger = needed > PTRDIFF_MAX ? NULL : attn_memory_take(workspace_alignment, needed);
-    if (larger == NULL) return ATTN_ERROR_OUT_OF_MEMORY;
-    attn_memory_give(context->workspace);
+    void *larger;
+    if (needed > PTRDIFF_MAX) return ATTN_ERROR_OUT_OF_MEMORY;
+    attn_status status = context->device->alloc(context, needed, &larger);
+    if (status != ATTN_OK) return status;
+    context->device->release(context, context->workspace);
     context->workspace = larger;
     context->workspace_size = needed;
     return ATTN_OK;
@@ -234,7 +244,7 @@ static attn_status forward(attn_context *context, const attn_problem *given, con
     attn_status status = problem_check(context, given, &problem);
     if (status != ATTN_OK) return status;
     size_t needed = context->device->workspace(context, &problem);
-    if ((status = attn_args_check(&problem, given_args, needed, &args)) != ATTN_OK) return status;
+    if ((status = attn_args_check(&problem, given_args, needed, context->device->remote, &args)) != ATTN_OK) return status;
     return run_with_workspace(context, &(work){ .problem = &problem }, &args, needed);
 }
 
@@ -245,7 +255,7 @@ static attn_status merge(attn_context *context, const attn_problem *given, const
     attn_status status = problem_check(context, given, &problem);
     if (status != ATTN_OK) return status;
     size_t needed = context->device->workspace(context, &problem);
-    if ((status = attn_merge_check(&problem, states, count, given_args, needed, &args)) != ATTN_OK) return status;
+    if ((status = attn_merge_check(&problem, states, count, given_args, needed, context->device->remote, &args)) != ATTN_OK) return status;
     return run_with_workspace(context, &(work){ &problem, true, states, count }, &args, needed);
 }
 
@@ -259,6 +269,21 @@ static attn_status explain(attn_context *context, const attn_problem *given, att
     context->device->explain(context, &problem, &made);
     memcpy(explanation, &made, stamped_size(made.stamp));
     return ATTN_OK;
+}
+
+/* ---- the device's memory ---- */
+static attn_status alloc_memory(attn_context *context, size_t bytes, void **memory) {
+    if (context == NULL) return ATTN_ERROR_NULL_CONTEXT;
+    if (memory == NULL) return ATTN_ERROR_NULL_RESULT;
+    *memory = NULL;
+    if (bytes == 0) return ATTN_OK;
+    return bytes > PTRDIFF_MAX ? ATTN_ERROR_OUT_OF_MEMORY : context->device->alloc(context, bytes, memory);
+}
+
+static attn_status copy_memory(attn_context *context, void *to, const void *from, size_t bytes) {
+    if (context == NULL) return ATTN_ERROR_NULL_CONTEXT;
+    if (bytes == 0) return ATTN_OK;
+    return to == NULL || from == NULL ? ATTN_ERROR_NULL_RESULT : context->device->copy(context, to, from, bytes);
 }
 
 /* ---- about the context and the machine ---- */
@@ -324,6 +349,33 @@ attn_status attn_measure(attn_context *context, attn_ceiling ceiling, double *pe
     caller c;
     enter(&c);
     return leave(&c, measure(context, ceiling, per_second));
+}
+
+attn_status attn_alloc(attn_context *context, size_t bytes, void **memory) {
+    caller c;
+    enter(&c);
+    return leave(&c, alloc_memory(context, bytes, memory));
+}
+
+void attn_free(attn_context *context, void *memory) {
+    caller c;
+    if (context == NULL || memory == NULL) return;
+    enter(&c);
+    context->device->release(context, memory);
+    leave(&c, ATTN_OK);
+}
+
+attn_status attn_copy(attn_context *context, void *to, const void *from, size_t bytes) {
+    caller c;
+    enter(&c);
+    return leave(&c, copy_memory(context, to, from, bytes));
+}
+
+attn_status attn_wait(attn_context *context) {
+    caller c;
+    if (context == NULL) return ATTN_ERROR_NULL_CONTEXT;
+    enter(&c);
+    return leave(&c, context->device->wait(context));
 }
 
 const char *attn_version(void) { return ATTN_VERSION_TEXT; }

@@ -314,14 +314,14 @@ static attn_status overlaps_check(const region *regions) {
     return ATTN_OK;
 }
 
-attn_status attn_args_check(const attn_problem *problem, const attn_args *given, size_t workspace, attn_args *args) {
+attn_status attn_args_check(const attn_problem *problem, const attn_args *given, size_t workspace, bool remote, attn_args *args) {
     int64_t len_q, len_kv;
     attn_status status = args_copy(given, args);
     if (status != ATTN_OK) return status;
     if ((status = null_check(problem, args)) != ATTN_OK) return status;
     if (!all_aligned(problem, args)) return ATTN_ERROR_MISALIGNED;
-    if (!lengths_fit(args->len_q, problem->batch, problem->len_q, &len_q)) return ATTN_ERROR_LEN_Q_RANGE;
-    if (!lengths_fit(args->len_kv, problem->batch, problem->len_kv, &len_kv)) return ATTN_ERROR_LEN_KV_RANGE;
+    if (!lengths_fit(remote ? NULL : args->len_q, problem->batch, problem->len_q, &len_q)) return ATTN_ERROR_LEN_Q_RANGE;
+    if (!lengths_fit(remote ? NULL : args->len_kv, problem->batch, problem->len_kv, &len_kv)) return ATTN_ERROR_LEN_KV_RANGE;
     if (args->lse != NULL && lse_overlaps_itself(problem)) return ATTN_ERROR_LSE_STRIDES;
     if ((status = workspace_check(args, workspace)) != ATTN_OK) return status;
 
@@ -370,7 +370,7 @@ static attn_status states_overlap_check(const attn_problem *p, int64_t len_q, co
 }
 
 attn_status attn_merge_check(const attn_problem *problem, const attn_state *states, int64_t count, const attn_args *given, size_t workspace,
-                             attn_args *args) {
+                             bool remote, attn_args *args) {
     int64_t len_q;
     attn_status status = args_copy(given, args);
     if (status != ATTN_OK) return status;
@@ -380,7 +380,7 @@ attn_status attn_merge_check(const attn_problem *problem, const attn_state *stat
     if ((status = states_check(problem, states, count)) != ATTN_OK) return status;
     if (problem->batch > 0 && problem->len_q > 0 && args->out == NULL) return ATTN_ERROR_NULL_OUT;
     if (!all_aligned(problem, args)) return ATTN_ERROR_MISALIGNED;
-    if (!lengths_fit(args->len_q, problem->batch, problem->len_q, &len_q)) return ATTN_ERROR_LEN_Q_RANGE;
+    if (!lengths_fit(remote ? NULL : args->len_q, problem->batch, problem->len_q, &len_q)) return ATTN_ERROR_LEN_Q_RANGE;
     if (args->lse != NULL && lse_overlaps_itself(problem)) return ATTN_ERROR_LSE_STRIDES;
     if ((status = workspace_check(args, workspace)) != ATTN_OK) return status;
 

@@ -13,12 +13,13 @@ size_t attn_type_size(attn_type type);
 attn_status attn_problem_check(const attn_problem *given, attn_problem *problem);
 
 /* Copies and checks the arguments of a forward call: pointers, alignment, lengths, overlaps. `workspace` is what the problem needs; it is
- * asked of the caller only where the caller gave a workspace. Reads len_q and len_kv; writes nothing but *args. */
-attn_status attn_args_check(const attn_problem *problem, const attn_args *given, size_t workspace, attn_args *args);
+ * asked of the caller only where the caller gave a workspace. Reads len_q and len_kv, unless they are out of reach (`remote`); writes
+ * nothing but *args. */
+attn_status attn_args_check(const attn_problem *problem, const attn_args *given, size_t workspace, bool remote, attn_args *args);
 
 /* The same for attn_merge: q, k, v, mask, sinks, slopes and len_kv are not looked at and come back as NULL. */
 attn_status attn_merge_check(const attn_problem *problem, const attn_state *states, int64_t count, const attn_args *given, size_t workspace,
-                             attn_args *args);
+                             bool remote, attn_args *args);
 
 /* One sequence of the batch: its lengths and its diagonal (key i + diagonal is on row i's diagonal; saturated). */
 typedef struct attn_sequence {

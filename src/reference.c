@@ -299,4 +299,8 @@ const attn_device_table attn_reference_device = {
     .merge = reference_merge,
     .explain = reference_explain,
     .measure = reference_measure,
+    .alloc = attn_host_alloc,
+    .release = attn_host_release,
+    .copy = attn_host_copy,
+    .wait = attn_host_wait,
 };

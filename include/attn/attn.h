@@ -98,7 +98,11 @@ extern "C" {
     X(ERROR_CEILING, 51, "ceiling: unknown, or this device or ISA has none such")                                                         \
     X(ERROR_OUT_OF_MEMORY, 52, "memory: the system has none left for the context or its workspace")                                       \
     X(ERROR_LAYOUT, 53, "layout: must be bhld or blhd")                                                                                   \
-    X(ERROR_PRECISION, 54, "precision: must be exact or fast")
+    X(ERROR_PRECISION, 54, "precision: must be exact or fast")                                                                            \
+    X(ERROR_INDEX, 55, "index: the device has no unit of this number")                                                                    \
+    X(ERROR_PLUGIN, 56, "device: its plugin is not there, or is not this library's")                                                      \
+    X(ERROR_DRIVER, 57, "device: the driver is missing, too old, or has failed")                                                          \
+    X(ERROR_HOST_POINTER, 58, "args: a pointer is not of memory that the device can reach")
 
 typedef enum attn_status {
 #define ATTN_STATUS_ENUM(name, number, text) ATTN_##name = number,
@@ -109,6 +113,9 @@ typedef enum attn_status {
 
 /* The rule in words ("heads_q: must be a multiple of heads_kv"); never NULL. Any thread. */
 ATTN_API const char *attn_status_text(attn_status status);
+
+/* What the loader or the device's driver said where this thread's last call gave ERROR_PLUGIN or ERROR_DRIVER; never NULL. */
+ATTN_API const char *attn_failure(void);
 
 /* "major.minor.patch" of the library in use. Any thread. */
 ATTN_API const char *attn_version(void);
@@ -166,12 +173,17 @@ typedef struct attn_args {
     const int32_t *len_q, *len_kv; /* [batch]: actual lengths, at most the problem's */
     void *workspace;               /* at least attn_workspace bytes, 64-byte aligned, its contents of no matter; NULL: the context's own */
     size_t workspace_size;         /* bytes */
+    void *stream;                  /* cuda: the cudaStream_t or CUstream to work in; NULL: the default stream. CPUs: not looked at */
 } attn_args;
-#define ATTN_ARGS_INIT { ATTN_STAMP(attn_args), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0 }
+#define ATTN_ARGS_INIT { ATTN_STAMP(attn_args), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL }
 
 /* ---- the context: a device, its threads, its kernels. Calls on one context from several threads are safe (they take turns) ---- */
 typedef struct attn_context attn_context;
-typedef enum attn_device { ATTN_CPU = 0, ATTN_REFERENCE /* the specification, in double: slow, exact */ } attn_device;
+typedef enum attn_device {
+    ATTN_CPU = 0,
+    ATTN_REFERENCE, /* the specification, in double: slow, exact */
+    ATTN_CUDA       /* NVIDIA GPUs, by the plugin libattn_cuda.so: docs/cuda.md */
+} attn_device;
 typedef void (*attn_job)(void *state, size_t index);
 /* The host's own threads: call job(state, i) once for every i < count, in any order; return when all are done. A run that may itself call
  * attn_forward on the context (a thread that helps out while it waits) must do so with a workspace: the context's own is in use. */
@@ -196,14 +208,27 @@ typedef struct attn_options {
     const char *isa;               /* one of those that attn_describe lists ("avx2"); NULL: the best, up to ATTN_ISA in the environment */
     const attn_executor *executor; /* NULL: the library's threads. Copied */
     attn_precision precision;
+    int index;                     /* cuda: which GPU, as the driver counts them; others: 0 */
 } attn_options;
-#define ATTN_OPTIONS_INIT { ATTN_STAMP(attn_options), ATTN_CPU, 0, 0, 0, NULL, NULL, ATTN_EXACT }
+#define ATTN_OPTIONS_INIT { ATTN_STAMP(attn_options), ATTN_CPU, 0, 0, 0, NULL, NULL, ATTN_EXACT, 0 }
 
 /* options NULL: the defaults. *context is NULL after an error. */
 ATTN_API attn_status attn_open(attn_context **context, const attn_options *options);
 ATTN_API void attn_close(attn_context *context); /* NULL is fine */
 
-/* ---- the work ---- */
+/* ---- memory of the device, for programs that have no allocator of their own for it; plain memory where the device is a CPU ---- */
+ATTN_API attn_status attn_alloc(attn_context *context, size_t bytes, void **memory); /* aligned to 256 bytes; NULL for 0 bytes */
+ATTN_API void attn_free(attn_context *context, void *memory);                        /* after attn_wait; NULL is fine */
+/* Host to device, device to host, or within either; after what the default stream has to do, and done when it returns. */
+ATTN_API attn_status attn_copy(attn_context *context, void *to, const void *from, size_t bytes);
+/* Returns when everything asked of the device, in all streams, is done; with ERROR_DRIVER where something of it has failed. */
+ATTN_API attn_status attn_wait(attn_context *context);
+
+/* ---- the work ----
+ * On cuda every pointer is of memory that the GPU can reach (attn_alloc, cudaMalloc, managed); calls return at once, the work follows in
+ * args->stream; lengths outside of 0 to the problem's count as the nearer of these, since nobody reads them beforehand. Two calls at a time
+ * need two workspaces: those that bring none share the context's, and must be in one stream. With a workspace, a call can be captured into
+ * a graph. */
 /* Bytes that a forward or merge of the problem needs on this context: exact, linear in len_q, no score matrix. */
 ATTN_API attn_status attn_workspace(attn_context *context, const attn_problem *problem, size_t *bytes);
 /* Grows the context's own workspace for the problem now, so that later calls without a workspace do not allocate. */

@@ -14,7 +14,7 @@ from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_double, c_floa
 NONE, F32, F16, BF16, BOOL = range(5)
 BHLD, BLHD = range(2)
 TOP_LEFT, BOTTOM_RIGHT = range(2)
-CPU, REFERENCE = range(2)
+CPU, REFERENCE, CUDA = range(3)
 EXACT, FAST = range(2)
 UNBOUNDED = -1
 OK, MISALIGNED, OUT_OF_MEMORY = 0, 36, 52
@@ -40,12 +40,12 @@ class Problem(Structure):
 class Args(Structure):
     _fields_ = [("stamp", c_uint32), ("q", c_void_p), ("k", c_void_p), ("v", c_void_p), ("out", c_void_p), ("lse", c_void_p),
                 ("mask", c_void_p), ("sinks", c_void_p), ("slopes", c_void_p), ("len_q", c_void_p), ("len_kv", c_void_p),
-                ("workspace", c_void_p), ("workspace_size", c_size_t)]
+                ("workspace", c_void_p), ("workspace_size", c_size_t), ("stream", c_void_p)]
 
 
 class Options(Structure):
     _fields_ = [("stamp", c_uint32), ("device", c_int), ("threads", c_int), ("passes", c_int), ("chunk", c_int64), ("isa", c_char_p),
-                ("executor", c_void_p), ("precision", c_int)]
+                ("executor", c_void_p), ("precision", c_int), ("index", c_int)]
 
 
 class Executor(Structure):
@@ -70,7 +70,7 @@ C_NAMES = {Strides: "attn_strides", MaskStrides: "attn_mask_strides", Problem: "
            Executor: "attn_executor", State: "attn_state", Explanation: "attn_explanation", Description: "attn_description"}
 C_CONSTANTS = {"ATTN_NONE": NONE, "ATTN_F32": F32, "ATTN_F16": F16, "ATTN_BF16": BF16, "ATTN_BOOL": BOOL, "ATTN_BHLD": BHLD,
                "ATTN_BLHD": BLHD, "ATTN_TOP_LEFT": TOP_LEFT, "ATTN_BOTTOM_RIGHT": BOTTOM_RIGHT, "ATTN_CPU": CPU,
-               "ATTN_REFERENCE": REFERENCE, "ATTN_EXACT": EXACT, "ATTN_FAST": FAST, "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK,
+               "ATTN_REFERENCE": REFERENCE, "ATTN_CUDA": CUDA, "ATTN_EXACT": EXACT, "ATTN_FAST": FAST, "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK,
                "ATTN_ERROR_MISALIGNED": MISALIGNED, "ATTN_ERROR_OUT_OF_MEMORY": OUT_OF_MEMORY}
 
 
@@ -80,10 +80,11 @@ def stamp(kind):
 
 
 def args_packer():
-    """A function of all of Args' fields but the stamp, in bytes: filling in the struct itself takes five times as long."""
+    """A function of Args' fields from q to workspace_size, in bytes: filling in the struct itself takes five times as long. The stamp says
+    that it ends there."""
     layout = struct.Struct("@IPPPPPPPPPPPN")
-    assert layout.size == ctypes.sizeof(Args)
-    return functools.partial(layout.pack, stamp(Args))
+    assert layout.size == Args.stream.offset
+    return functools.partial(layout.pack, stamp(Args) - ctypes.sizeof(Args) + layout.size)
 
 
 pack_args = args_packer()

@@ -120,4 +120,8 @@ const attn_device_table attn_cpu_device = {
     .merge = cpu_merge,
     .explain = cpu_explain,
     .measure = cpu_measure,
+    .alloc = attn_host_alloc,
+    .release = attn_host_release,
+    .copy = attn_host_copy,
+    .wait = attn_host_wait,
 };
