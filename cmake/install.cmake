@@ -10,8 +10,12 @@ foreach(kind IN ITEMS shared static)
     install(EXPORT attn-${kind} FILE attn-${kind}.cmake NAMESPACE attn:: DESTINATION ${attn_package_dir})
 endforeach()
 
+if(TARGET attn_cuda) # found beside the shared library
+    install(TARGETS attn_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
 set(attn_needs_pthreadpool 0)
-set(attn_pc_private "-lm -pthread")
+set(attn_pc_private "-lm -pthread -ldl")
 if(WIN32)
     set(attn_pc_private "")
 endif()

@@ -51,3 +51,13 @@ if [[ " $* " == *" check "* ]] && ! requirements | cmp -s - build/venv/requireme
     build/venv/bin/python -m pip install -qq --disable-pip-version-check -r checks/requirements.txt </dev/null
     requirements >build/venv/requirements.txt
 fi
+
+# The compiler of the CUDA plugin, where the machine has none.
+if [[ " $* " == *" check "* && $(uname -m) == x86_64 ]] && ! command -v nvcc >/dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]] &&
+    ! cmp -s checks/cuda-requirements.txt build/cuda/requirements.txt; then
+    echo "installing NVIDIA's compiler into build/cuda (about 350 MB)"
+    rm -rf build/cuda
+    build/venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --target build/cuda -r checks/cuda-requirements.txt </dev/null
+    chmod +x build/cuda/nvidia/cu13/bin/* build/cuda/nvidia/cu13/nvvm/bin/*
+    cp checks/cuda-requirements.txt build/cuda/requirements.txt
+fi
