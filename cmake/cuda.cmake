@@ -15,7 +15,7 @@ set(attn_cuda_hopper -gencode=arch=compute_90a,code=sm_90a)
 set(attn_cuda_any -gencode=arch=compute_80,code=[sm_80,compute_80] ${attn_cuda_hopper})
 set(attn_cuda_objects "")
 file(GLOB attn_cuda_headers CONFIGURE_DEPENDS src/cuda/*.h src/cuda/*.cuh src/*.h)
-foreach(name IN ITEMS general measure plan plugin maps decode prefill)
+foreach(name IN ITEMS general measure plan plugin driver maps decode prefill)
     set(machines ${attn_cuda_any})
     if(name MATCHES "^(decode|prefill)$") # its instructions are Hopper's
         set(machines ${attn_cuda_hopper})

@@ -1,5 +1,6 @@
 /* maps.cu: tensors for the copy engine (maps.h). */
 #include "maps.h"
+#include "driver.h"
 
 static bool steps(int64_t stride, int64_t count) { return count == 1 || (stride > 0 && stride % 8 == 0 && stride < INT64_C(1) << 38); }
 
@@ -11,30 +12,20 @@ bool attn_cuda_mappable(const attn_strides *s, int64_t batch, int64_t heads, int
 
 bool attn_cuda_aligned(const void *base) { return (uintptr_t)base % 16 == 0; }
 
-static cudaError_t encoder(decltype(&cuTensorMapEncodeTiled) *encode) {
-    static void *found;
-    if (found == nullptr) { /* two threads that come at once find the same */
-        cudaDriverEntryPointQueryResult result;
-        const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-        if (error != cudaSuccess) return error;
-    }
-    *encode = (decltype(&cuTensorMapEncodeTiled))found;
-    return found != nullptr ? cudaSuccess : cudaErrorNotSupported;
-}
-
 cudaError_t attn_cuda_map(CUtensorMap *map, attn_type type, const void *base, const attn_strides *s, int64_t batch, int64_t heads,
                           int64_t rows, int64_t dim, int box) {
-    decltype(&cuTensorMapEncodeTiled) encode;
-    const cudaError_t error = encoder(&encode);
-    if (error != cudaSuccess) return error;
+    cudaError_t error;
+    const attn_cuda_driver *driver = attn_cuda_driver_of(&error);
+    if (driver == nullptr) return error;
     const cuuint64_t sizes[4] = { (cuuint64_t)dim, (cuuint64_t)rows, (cuuint64_t)heads, (cuuint64_t)batch };
     /* An axis of one entry has a stride that nobody looks at, but for its being a multiple of 16 bytes. */
     const cuuint64_t strides[3] = { rows == 1 ? 16 : (cuuint64_t)s->row * 2, heads == 1 ? 16 : (cuuint64_t)s->head * 2,
                                     batch == 1 ? 16 : (cuuint64_t)s->batch * 2 };
     const cuuint32_t boxes[4] = { 64, (cuuint32_t)box, 1, 1 }, ones[4] = { 1, 1, 1, 1 };
     /* Promotion to 256 bytes in the second cache reads slower than none: 4.1 against 4.6 TB/s on an H200. */
-    const CUresult result = encode(map, type == ATTN_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-                                   const_cast<void *>(base), sizes, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+    const CUtensorMapDataType data = type == ATTN_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUresult result =
+        driver->encode(map, data, 4, const_cast<void *>(base), sizes, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorNotSupported; /* strides that it will not have */
 }

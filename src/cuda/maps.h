@@ -9,7 +9,7 @@
 bool attn_cuda_mappable(const attn_strides *strides, int64_t batch, int64_t heads, int64_t rows, int64_t dim);
 bool attn_cuda_aligned(const void *base);
 
-/* Boxes of 64 elements by `box` rows, swizzled. */
+/* Boxes of 64 elements by `box` rows, swizzled. cudaErrorNotSupported where the copy engine will not have such a tensor. */
 cudaError_t attn_cuda_map(CUtensorMap *map, attn_type type, const void *base, const attn_strides *strides, int64_t batch, int64_t heads,
                           int64_t rows, int64_t dim, int box);
 #endif

@@ -1,4 +1,5 @@
 /* plugin.cu: the device table of libattn_cuda.so: contexts, pointers, memory, and which kernels run. */
+#include "driver.h"
 #include "maps.h"
 #include <cstdio>
 #include <cstdlib>
@@ -8,16 +9,24 @@ namespace {
 
 attn_fail *tell;
 
-/* Makes the context's GPU the current one, and puts back what was. */
+/* Makes the context's GPU the current one, in the caller's own CUcontext where that is of this GPU, and puts back what was: that CUcontext,
+ * or none. The runtime alone would put the GPU's primary one in its place. */
 struct current {
-    int before;
+    const attn_cuda_driver *driver;
+    CUcontext before;
+    bool changed;
     cudaError_t error;
-    explicit current(int index) : before(index) {
-        error = cudaGetDevice(&before);
-        if (error == cudaSuccess && before != index) error = cudaSetDevice(index);
+    explicit current(int index) : before(nullptr), changed(false) {
+        int device = -1;
+        driver = attn_cuda_driver_of(&error);
+        if (error == cudaSuccess && driver->get_current(&before) != CUDA_SUCCESS) error = cudaErrorInitializationError;
+        if (error == cudaSuccess && before != nullptr) error = cudaGetDevice(&device);
+        if (error != cudaSuccess || device == index) return;
+        changed = true;
+        error = cudaSetDevice(index);
     }
     ~current() {
-        if (error == cudaSuccess) cudaSetDevice(before);
+        if (changed) (void)driver->set_current(before);
     }
 };
 
@@ -82,17 +91,18 @@ size_t cuda_workspace(const attn_context *context, const attn_problem *problem) 
 }
 
 /* Memory that the GPU can reach: its own, managed, or the host's where that is registered. */
-bool reachable(const void *pointer) {
+bool reachable(const attn_cuda_unit *unit, const void *pointer) {
     cudaPointerAttributes about;
     if (pointer == nullptr) return true;
     if (cudaPointerGetAttributes(&about, pointer) != cudaSuccess) return (void)cudaGetLastError(), false;
+    if (about.type == cudaMemoryTypeDevice && about.device != unit->index) return false;
     return about.type != cudaMemoryTypeUnregistered && about.devicePointer != nullptr;
 }
 
-attn_status args_reachable(const attn_args *a) {
+attn_status args_reachable(const attn_cuda_unit *unit, const attn_args *a) {
     const void *all[] = { a->q, a->k, a->v, a->out, a->lse, a->mask, a->sinks, a->slopes, a->len_q, a->len_kv, a->workspace };
     for (const void *pointer : all)
-        if (!reachable(pointer)) return ATTN_ERROR_HOST_POINTER;
+        if (!reachable(unit, pointer)) return ATTN_ERROR_HOST_POINTER;
     return ATTN_OK;
 }
 
@@ -106,23 +116,26 @@ attn_status cuda_forward(attn_context *context, const attn_problem *problem, con
     const attn_cuda_unit *unit = unit_of(context);
     const current gpu(unit->index);
     if (gpu.error != cudaSuccess) return status_of(gpu.error);
-    const attn_status status = args_reachable(args);
+    const attn_status status = args_reachable(unit, args);
     if (status != ATTN_OK) return status;
     const attn_cuda_call call = { *problem, *args };
     attn_cuda_plan plan = attn_cuda_plan_of(unit, problem);
-    if (plan.way != ATTN_CUDA_GENERAL && !fits(plan.way, args)) plan = attn_cuda_plan_without(unit, problem);
-    if (plan.way == ATTN_CUDA_DECODE) return status_of(attn_cuda_decode(&plan, unit, &call));
-    if (plan.way == ATTN_CUDA_PREFILL) return status_of(attn_cuda_prefill(unit, &call));
+    cudaError_t error = cudaErrorNotSupported; /* by Hopper's kernels; nothing is started then */
+    if (plan.way != ATTN_CUDA_GENERAL && fits(plan.way, args))
+        error = plan.way == ATTN_CUDA_DECODE ? attn_cuda_decode(&plan, unit, &call) : attn_cuda_prefill(unit, &call);
+    if (error != cudaErrorNotSupported) return status_of(error);
+    if (plan.way != ATTN_CUDA_GENERAL) plan = attn_cuda_plan_without(unit, problem);
     return status_of(attn_cuda_general(&plan, &call));
 }
 
 attn_status cuda_merge(attn_context *context, const attn_problem *problem, const attn_state *states, int64_t count, const attn_args *args) {
-    const current gpu(unit_of(context)->index);
+    const attn_cuda_unit *unit = unit_of(context);
+    const current gpu(unit->index);
     if (gpu.error != cudaSuccess) return status_of(gpu.error);
-    const attn_status status = args_reachable(args);
+    const attn_status status = args_reachable(unit, args);
     if (status != ATTN_OK) return status;
     for (int64_t i = 0; i < count; i++)
-        if (!reachable(states[i].out) || !reachable(states[i].lse)) return ATTN_ERROR_HOST_POINTER;
+        if (!reachable(unit, states[i].out) || !reachable(unit, states[i].lse)) return ATTN_ERROR_HOST_POINTER;
     const attn_cuda_call call = { *problem, *args };
     return status_of(attn_cuda_merge(&call, states, count));
 }
@@ -160,6 +173,7 @@ attn_status cuda_alloc(attn_context *context, size_t bytes, void **memory) {
 }
 
 void cuda_release(attn_context *context, void *memory) {
+    if (memory == nullptr) return; /* CUDA would make itself a context for it */
     const current gpu(unit_of(context)->index);
     if (gpu.error == cudaSuccess) (void)status_of(cudaFree(memory));
 }
