@@ -6,6 +6,7 @@ import numpy as np
 import fills
 import native
 import regions
+import remote
 import tensors
 
 TYPES = {"f32": native.F32, "f16": native.F16, "bf16": native.BF16}
@@ -32,6 +33,7 @@ class Result:
     out: np.ndarray = None       # logical, in its storage type
     lse: np.ndarray = None
     violations: list = dataclasses.field(default_factory=list)  # bytes changed that were not the call's
+    weight_error: float = 0.0    # attn_explain's: what the error bound grows by
 
     def bits_differ(self, other, rows=slice(None)):
         """None, or where out or lse differ in a bit. Two NaN are the same, whatever their payload."""
@@ -48,14 +50,16 @@ class Result:
 
 
 class Target:
-    """A library, one device and one ISA of it; keeps its contexts, one for each set of options."""
+    """A library, one device and one ISA of it; keeps its contexts, one for each set of options. mirrored: calls go by copies in the
+    device's memory, as they must where that is not the host's."""
 
-    def __init__(self, library, name, device, isa=None):
-        self.library, self.name, self.device, self.isa = library, name, device, isa
+    def __init__(self, library, name, device, isa=None, mirrored=False):
+        self.library, self.name, self.device, self.isa, self.mirrored = library, name, device, isa, mirrored
         self.contexts = {}
 
     def open(self, config=Config()):
-        return self.library.open(device=self.device, isa=self.isa, threads=config.threads, passes=config.passes, chunk=config.chunk)
+        kind = remote.Context if self.mirrored else native.Context
+        return kind(self.library, device=self.device, isa=self.isa, threads=config.threads, passes=config.passes, chunk=config.chunk)
 
     def context(self, config):
         key = (config.passes, config.chunk, config.threads)
@@ -130,6 +134,8 @@ class Prepared:
     def collect(self, status):
         """What a call left behind."""
         result = Result(status, np.array(self.out.view), np.array(self.lse.view))
+        if status == native.OK:
+            result.weight_error = self.context.explain(self.c_problem).weight_error
         self._inspect(result)
         return result
 
@@ -175,7 +181,8 @@ def forward(target, problem, layout=None, config=Config()):
     parts = [Prepared(context, uniform(problem.batches(b, b + 1)), layout, config).call() for b in range(problem.q.shape[0])]
     failed = [part.status for part in parts if part.status != native.OK]
     return Result(failed[0] if failed else native.OK, np.concatenate([part.out for part in parts]),
-                  np.concatenate([part.lse for part in parts]), sum((part.violations for part in parts), []))
+                  np.concatenate([part.lse for part in parts]), sum((part.violations for part in parts), []),
+                  max(part.weight_error for part in parts))
 
 
 def merge(context, states, like, dtype_out):

@@ -18,7 +18,8 @@ def pytest_addoption(parser):
     group.addoption("--perf", action="store_true", help="run the rules that compare times, and nothing else")
     group.addoption("--large", action="store_true", help="run the cases that need tens of GB, where the memory is there")
     group.addoption("--no-fork", action="store_true", help="run the checks in this process, for a debugger")
-    group.addoption("--target", action="append", default=[], help="only this one: reference, scalar, avx2, ... (may be repeated)")
+    group.addoption("--target", action="append", default=[], help="only this one: reference, scalar, avx2, ..., cuda, or mirrored: the CPU "
+                    "by the copies that cuda needs (may be repeated)")
 
 
 def pytest_configure(config):
@@ -58,6 +59,9 @@ def targets(config):
                 _targets[isa] = call.Target(library, isa, native.CPU, isa)
         only = config.getoption("--target")
         if only:
+            if native.path().exists():  # opened in the children alone: CUDA does not survive a fork
+                _targets["mirrored"] = call.Target(library, "mirrored", native.CPU, mirrored=True)
+                _targets["cuda"] = call.Target(library, "cuda", native.CUDA, mirrored=True)
             _targets = {name: target for name, target in _targets.items() if name in only}
     return _targets
 

@@ -1,6 +1,7 @@
 """Memory between guard pages: a read or write outside of it faults, whichever side it is flush against."""
 import ctypes
 import mmap
+import weakref
 
 import numpy as np
 
@@ -17,11 +18,19 @@ PATTERN = 0xFF           # every byte so: a NaN in each float type, true in a bo
 SPARSE = 1 << 30         # bytes from which on nothing is filled or compared as a whole: the mapping commits what is touched
 
 
+_live = weakref.WeakSet()
+
+
+def holding(address):
+    """The region whose mapping holds an address, its end included; None for an address of none."""
+    return next((region for region in _live if region.mapping is not None and 0 <= address - region.first <= region.inner), None)
+
+
 class Region:
     """size bytes that end at an unmapped page (at_end) or begin right after one; all bytes PATTERN, unless sparse."""
 
     def __init__(self, size, at_end=True):
-        self.size, self.at_end = size, at_end
+        self.size, self.at_end, self.sealed = size, at_end, False
         self.sparse = size >= SPARSE
         self.inner = max(1, -(-size // PAGE)) * PAGE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
@@ -36,6 +45,7 @@ class Region:
         self.bytes = self.whole[self.address - self.first:self.address - self.first + size]
         if not self.sparse:
             self.whole[...] = PATTERN
+        _live.add(self)
 
     def _protect(self, protection):
         if _libc.mprotect(self.mapping + PAGE, self.inner, protection) != 0:
@@ -43,6 +53,7 @@ class Region:
 
     def seal(self):
         """Read-only from now on: a write faults."""
+        self.sealed = True
         self._protect(_PROT_READ)
 
     def array(self, shape, dtype, offset=0, strides=None):

@@ -94,13 +94,14 @@ def _most(values):
 
 
 def within_bound(run):
-    """The library's own promise: half an ulp of the output type and 2^-24 A (8 + 2 L + S / 1024); see docs/numerics.md. Underflow of
-    a product or a probability, which the formula leaves out, may add S times the smallest float32 numbers."""
+    """The library's own promise: half an ulp of the output type, 2^-24 A (8 + 2 L + S / 1024), and W A where the kernel's weights lose
+    W; see docs/numerics.md. Underflow of a product or a probability, which the formula leaves out, may add S times the smallest float32
+    numbers."""
     ref, dtype = run.expected, run.problem.dtype_out or run.problem.dtype
     most = max((_most(head) for sequence in run.problem.v[ref.batches] for head in sequence), default=0.0)
     with np.errstate(all="ignore"):
         largest, count = ref.largest[..., None], ref.count[..., None]
-        bound = 0.5 * ulp(ref.out, dtype) + 2.0**-24 * ref.weight * (8 + 2 * largest + count / 1024)
+        bound = 0.5 * ulp(ref.out, dtype) + 2.0**-24 * ref.weight * (8 + 2 * largest + count / 1024) + run.result.weight_error * ref.weight
         bound = bound + count * (2.0**-148 + 2.0**-126 * most)
         out = run.out.astype(np.float64)
         top = {"f16": 65504.0}.get(dtype, 3.3e38)
