@@ -11,7 +11,7 @@ enum { WARPS = 4, KEYS = 64, ROWS = 16, PANEL = KEYS * 128 };
 
 struct work {
     attn_cuda_call c;
-    CUtensorMap k, v;
+    key_maps k, v;
     float *part; /* [batch][key head][chunk][row][D + 4]: o, then m (a power of two's exponent) and l */
     band seen;
     int group, rows, chunk, chunks, items;
@@ -20,17 +20,17 @@ struct work {
 };
 
 struct item {
-    int b, g, chunk, first, last;
+    int b, g, chunk, first, last, lo, hi; /* first, last: of the chunk; lo, hi: what any row sees */
 };
 
 __device__ __forceinline__ item item_of(const work &w, int n) {
-    item i = { 0, 0, n % w.chunks, 0, 0 };
+    item i = { 0, 0, n % w.chunks, 0, 0, 0, 0 };
     n /= w.chunks;
     i.g = n % (int)w.c.p.heads_kv, i.b = n / (int)w.c.p.heads_kv;
     const limits r = limits_of(w.c, w.seen, i.b);
-    const int last_row = r.len_q - 1;
-    i.first = max(i.chunk * w.chunk, lo_of(r, 0) / KEYS * KEYS); /* what no row sees is not read */
-    i.last = min(i.chunk * w.chunk + w.chunk, hi_of(r, last_row));
+    i.lo = lo_of(r, 0), i.hi = hi_of(r, r.len_q - 1); /* what no row sees is not read */
+    i.first = max(i.chunk * w.chunk, i.lo / KEYS * KEYS);
+    i.last = i.lo < i.hi ? min(i.chunk * w.chunk + w.chunk, i.hi) : i.first;
     return i;
 }
 
@@ -44,8 +44,8 @@ template <int D, int STAGES> __device__ __forceinline__ void produce(const work 
             const uint32_t to = ring + s.at * tiles<D>::STAGE, ready = full + 8 * s.at;
             barrier_wait(empty + 8 * s.at, s.phase);
             barrier_expect(ready, tiles<D>::STAGE);
-            for (int p = 0; p < D / 64; p++) load_box_once(to + p * PANEL, &w.k, ready, p * 64, j, i.g, i.b);
-            for (int p = 0; p < D / 64; p++) load_box_once(to + tiles<D>::HALF + p * PANEL, &w.v, ready, p * 64, j, i.g, i.b);
+            load_keys<D / 64, KEYS, true>(to, w.k, ready, j, i.lo, i.hi, (int)w.c.p.len_kv, i.g, i.b);
+            load_keys<D / 64, KEYS, true>(to + tiles<D>::HALF, w.v, ready, j, i.lo, i.hi, (int)w.c.p.len_kv, i.g, i.b);
             advance<STAGES>(s);
         }
     }
@@ -317,8 +317,8 @@ cudaError_t attn_cuda_decode(const attn_cuda_plan *plan, const attn_cuda_unit *u
     w.scale = p->scale * 1.44269504f;
     w.seen = band_of(p);
     w.paired = ((uintptr_t)call->a.q % 4 | (p->q.batch | p->q.head | p->q.row | p->dim_qk) % 2) == 0;
-    cudaError_t error = attn_cuda_map(&w.k, p->type_k, call->a.k, &p->k, p->batch, p->heads_kv, p->len_kv, p->dim_qk, KEYS);
-    if (error == cudaSuccess) error = attn_cuda_map(&w.v, p->type_v, call->a.v, &p->v, p->batch, p->heads_kv, p->len_kv, p->dim_v, KEYS);
+    cudaError_t error = map_keys(&w.k, p->type_k, call->a.k, &p->k, p, p->dim_qk, KEYS);
+    if (error == cudaSuccess) error = map_keys(&w.v, p->type_v, call->a.v, &p->v, p, p->dim_v, KEYS);
     if (error != cudaSuccess) return error;
     const bool wide = p->dim_qk > 64 || p->dim_v > 64, bf16 = p->type_k == ATTN_BF16;
     const cudaStream_t stream = (cudaStream_t)call->a.stream;

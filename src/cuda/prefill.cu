@@ -9,7 +9,8 @@ namespace {
 
 struct work {
     attn_cuda_call c;
-    CUtensorMap q, k, v, out;
+    CUtensorMap q, out;
+    key_maps k, v;
     uint8_t *spoilt; /* [batch][head][16 rows]: a row of these is not finite */
     band seen;
     int group, row_tiles, tiles, section, spoilt_rows;
@@ -74,33 +75,34 @@ template <class S> struct places {
 };
 
 template <class S>
-__device__ __forceinline__ void copy_block(uint32_t to, const CUtensorMap *map, uint32_t full, uint32_t empty, stage &s, int block,
-                                           const tile &t) {
+__device__ __forceinline__ void copy_block(uint32_t to, const key_maps &maps, uint32_t full, uint32_t empty, stage &s, int block,
+                                           const tile &t, int len_kv, int end) {
     barrier_wait(empty + 8 * s.at, s.phase);
     barrier_expect(full + 8 * s.at, S::K_BYTES);
-    for (int p = 0; p < S::PANELS; p++)
-        load_box(to + s.at * S::K_BYTES + p * S::N * 128, map, full + 8 * s.at, p * 64, block * S::N, t.g, t.b);
+    load_keys<S::PANELS, S::N, false>(to + s.at * S::K_BYTES, maps, full + 8 * s.at, block * S::N, 0, len_kv, end, t.g, t.b);
     advance<S::STAGES>(s);
 }
 
 /* Keys come a block before the values that they are weighed with. */
 template <class S> __device__ __forceinline__ void produce(const work &w, const places<S> &at) {
     stage k = { 0, 1 }, v = { 0, 1 };
+    const int end = (int)w.c.p.len_kv;
     int q_phase = 1;
     for (int n = blockIdx.x; n < w.tiles; n += gridDim.x) {
         const tile t = tile_of<S::M>(w, n);
-        const blocks b = blocks_of<S::M, S::N>(limits_of(w.c, w.seen, t.b), t);
+        const limits l = limits_of(w.c, w.seen, t.b);
+        const blocks b = blocks_of<S::M, S::N>(l, t);
         if (b.end == b.first) continue;
-        copy_block<S>(at.k, &w.k, at.k_full, at.k_empty, k, b.end - 1, t);
+        copy_block<S>(at.k, w.k, at.k_full, at.k_empty, k, b.end - 1, t, l.len_kv, end);
         barrier_wait(at.q_empty, q_phase);
         q_phase ^= 1;
         barrier_expect(at.q_full, S::Q_BYTES);
         for (int p = 0; p < S::PANELS; p++) load_box(at.q + p * S::M * 128, &w.q, at.q_full, p * 64, t.row, t.h, t.b);
         for (int j = b.end - 1; j > b.first; j--) {
-            copy_block<S>(at.k, &w.k, at.k_full, at.k_empty, k, j - 1, t);
-            copy_block<S>(at.v, &w.v, at.v_full, at.v_empty, v, j, t);
+            copy_block<S>(at.k, w.k, at.k_full, at.k_empty, k, j - 1, t, l.len_kv, end);
+            copy_block<S>(at.v, w.v, at.v_full, at.v_empty, v, j, t, l.len_kv, end);
         }
-        copy_block<S>(at.v, &w.v, at.v_full, at.v_empty, v, b.first, t);
+        copy_block<S>(at.v, w.v, at.v_full, at.v_empty, v, b.first, t, l.len_kv, end);
     }
 }
 
@@ -358,8 +360,8 @@ __global__ void __launch_bounds__(MENDERS) mend(const __grid_constant__ work w, 
 template <class S> cudaError_t start(work &w, int processors, cudaStream_t stream) {
     const attn_problem *p = &w.c.p;
     cudaError_t error = attn_cuda_map(&w.q, p->type_q, w.c.a.q, &p->q, p->batch, p->heads_q, p->len_q, p->dim_qk, S::M);
-    if (error == cudaSuccess) error = attn_cuda_map(&w.k, p->type_k, w.c.a.k, &p->k, p->batch, p->heads_kv, p->len_kv, p->dim_qk, S::N);
-    if (error == cudaSuccess) error = attn_cuda_map(&w.v, p->type_v, w.c.a.v, &p->v, p->batch, p->heads_kv, p->len_kv, p->dim_v, S::N);
+    if (error == cudaSuccess) error = map_keys(&w.k, p->type_k, w.c.a.k, &p->k, p, p->dim_qk, S::N);
+    if (error == cudaSuccess) error = map_keys(&w.v, p->type_v, w.c.a.v, &p->v, p, p->dim_v, S::N);
     if (error == cudaSuccess && w.boxed)
         error = attn_cuda_map(&w.out, p->type_out, w.c.a.out, &p->out, p->batch, p->heads_q, p->len_q, p->dim_v, 64);
     if (error == cudaSuccess) error = cudaFuncSetAttribute(prefill<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SIZE);

@@ -62,6 +62,48 @@ static __device__ __forceinline__ void load_box_once(uint32_t to, const CUtensor
         "l"(map), "r"(barrier), "r"(element), "r"(row), "r"(head), "r"(batch)
         : "memory");
 }
+/* A tensor of keys or values in boxes of a whole block, of eight rows and of one. */
+struct key_maps {
+    CUtensorMap block, eight, one;
+};
+static inline cudaError_t map_keys(key_maps *maps, attn_type type, const void *base, const attn_strides *strides, const attn_problem *p,
+                                   int64_t dim, int block) {
+    cudaError_t error = attn_cuda_map(&maps->block, type, base, strides, p->batch, p->heads_kv, p->len_kv, dim, block);
+    if (error == cudaSuccess) error = attn_cuda_map(&maps->eight, type, base, strides, p->batch, p->heads_kv, p->len_kv, dim, 8);
+    if (error == cudaSuccess) error = attn_cuda_map(&maps->one, type, base, strides, p->batch, p->heads_kv, p->len_kv, dim, 1);
+    return error;
+}
+template <bool ONCE>
+static __device__ __forceinline__ void load_some(uint32_t to, const CUtensorMap *map, uint32_t barrier, int element, int row, int head,
+                                                 int batch) {
+    if (ONCE)
+        load_box_once(to, map, barrier, element, row, head, batch);
+    else
+        load_box(to, map, barrier, element, row, head, batch);
+}
+/* ROWS keys from j on, of which those from lo to hi - 1 may be read. Where the block has others as well, they get some that may be read in
+ * their place, which have no weight: what lies beyond a length need not be memory, and often is NaN. end: where the tensor ends; rows
+ * behind it are not read anyway. */
+template <int PANELS, int ROWS, bool ONCE>
+static __device__ __forceinline__ void load_keys(uint32_t to, const key_maps &maps, uint32_t barrier, int j, int lo, int hi, int end,
+                                                 int head, int batch) {
+    if (j >= lo && (j + ROWS <= hi || hi == end)) {
+        for (int p = 0; p < PANELS; p++) load_some<ONCE>(to + p * ROWS * 128, &maps.block, barrier, p * 64, j, head, batch);
+        return;
+    }
+#pragma unroll 1 /* and few registers: it is seldom */
+    for (int n = 0; n < PANELS * (ROWS / 8); n++) {
+        const int p = n % PANELS, r = n / PANELS * 8, first = j + r;
+        const bool inside = first >= lo && first + 8 <= hi, outside = first + 8 <= lo || first >= hi;
+        const uint32_t at = to + p * ROWS * 128 + r * 128;
+        if (inside || (outside && hi - lo >= 8)) {
+            load_some<ONCE>(at, &maps.eight, barrier, p * 64, inside ? first : lo, head, batch);
+            continue;
+        }
+#pragma unroll 1
+        for (int i = 0; i < 8; i++) load_some<ONCE>(at + i * 128, &maps.one, barrier, p * 64, min(max(first + i, lo), hi - 1), head, batch);
+    }
+}
 static __device__ __forceinline__ void store_box(const CUtensorMap *map, uint32_t from, int element, int row, int head, int batch) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map), "r"(from),
                  "r"(element), "r"(row), "r"(head), "r"(batch)
