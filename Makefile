@@ -19,6 +19,11 @@ check: ## set up, build, run every check; ARGS="-R NAME" for some, ARGS="-L LABE
 	@scripts/setup.sh build check
 	@scripts/check.sh $(BUILD) $(ARGS)
 
+check-cuda: all ## check the CUDA device, on a machine with a GPU; ARGS="device problems" for some of the steps
+	@scripts/setup.sh build check
+	@scripts/build.sh $(BUILD) -DATTN_BUILD_CHECKS=ON -DATTN_WITH_CUDA=ON
+	@scripts/check_cuda.sh $(BUILD) $(ARGS)
+
 bench: all ## verify and time every case beside PyTorch and ONNX Runtime; ARGS="--case D2 --type bf16" for some, PEERS=none for ours alone
 	@scripts/bench.sh $(BUILD) "$(PEERS)" $(ARGS)
 
@@ -39,4 +44,4 @@ clean: ## remove everything that was built
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
-.PHONY: all setup demo check bench bench-python format install clean help
+.PHONY: all setup demo check check-cuda bench bench-python format install clean help
