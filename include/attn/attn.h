@@ -255,7 +255,7 @@ typedef struct attn_explanation {
     const char *kernel;             /* such as "thin" (few rows, keys read in place) or "wide" */
     char reason[256];               /* why this plan, and why not the next faster one */
     double weight_error;            /* what rounding may take from a probability, relative to it; 0 where it stays float32, as always in
-                                     * ATTN_EXACT. bf16: 2^-8. The bound of out grows by this times the sum of p|v| */
+                                     * ATTN_EXACT on CPUs. bf16: 2^-8. The bound of out grows by this times the sum of p|v| */
 } attn_explanation;
 #define ATTN_EXPLANATION_INIT { ATTN_STAMP(attn_explanation), 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, NULL, NULL, NULL, { 0 }, 0.0 }
 ATTN_API attn_status attn_explain(attn_context *context, const attn_problem *problem, attn_explanation *explanation);
