@@ -267,12 +267,12 @@ template <int D, bool BF16> __global__ void __launch_bounds__(D / 4 * SETS) gath
     bool good = true;
     if (set == 0) {
         for (int i = 1; i < SETS; i++) fold2(sum, all, sums[i][d / 4], states[i]);
-        all.m = __fsub_rn(all.m, weight_shift<BF16>()) * 0.693147181f;
+        all = { all.m * 0.693147181f, all.l * weight_unit<BF16>() };
         good = all.l == 0.0f || (finite(sum.x) && finite(sum.y) && finite(sum.z) && finite(sum.w) && finite(all.l) && finite(all.m));
         float factor, divisor, lse;
         finish(w.c.a.sinks, h, all, factor, divisor, lse);
         const int64_t to = place(w.c.p.out, b, h, row) + d;
-        const float results[4] = { sum.x, sum.y, sum.z, sum.w };
+        const float unit = weight_unit<BF16>(), results[4] = { sum.x * unit, sum.y * unit, sum.z * unit, sum.w * unit };
         for (int i = 0; i < 4; i++)
             if (d + i < w.c.p.dim_v) store_element(w.c.a.out, to + i, w.c.p.type_out, finished(results[i], factor, divisor));
         if (d == 0 && w.c.a.lse != nullptr) w.c.a.lse[place(w.c.p.lse, b, h, row)] = lse;

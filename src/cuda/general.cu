@@ -85,10 +85,12 @@ __device__ float row_sum(float x) {
 /* Weights of the block's keys for a thread's row, with -1 for what it does not see, and the row's state brought up to date. */
 __device__ void weigh(const attn_cuda_call &c, const job &w, shared &s, const sequence &seq, range mine, int64_t j0, float *score) {
     const int row = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    const bool plain = c.p.softcap == 0.0f && (c.p.type_mask == ATTN_NONE || c.p.type_mask == ATTN_BOOL) && c.a.slopes == nullptr;
     bool seen[KEYS / LANES];
-    float top = -INFINITY;
+    float top = -INFINITY, product[KEYS / LANES];
     for (int n = 0; n < KEYS / LANES; n++) {
         const int64_t j = j0 + lane + n * LANES;
+        product[n] = score[n];
         seen[n] = j >= mine.lo && j < mine.hi && masked_score(c, w, w.row + row, j, seq, score[n]);
         if (seen[n]) top = fmaxf(top, score[n]); /* NaN is no candidate: it comes back in the sum */
     }
@@ -97,7 +99,7 @@ __device__ void weigh(const attn_cuda_call &c, const job &w, shared &s, const se
     const float shift = top == -INFINITY ? 0.0f : top;
     float sum = 0.0f;
     for (int n = 0; n < KEYS / LANES; n++) {
-        const float p = expf(score[n] - shift);
+        const float p = expf(plain ? fmaf(product[n], c.p.scale, -shift) : score[n] - shift); /* one rounding less */
         s.weight[row][lane + n * LANES] = seen[n] ? p : -1.0f;
         if (seen[n]) sum += p;
     }

@@ -239,13 +239,13 @@ __device__ __forceinline__ void finish_rows(const work &w, const tile &t, const 
     for (int x = 0; x < 2; x++) {
         r.l[x] += __shfl_xor_sync(~0u, r.l[x], 1);
         r.l[x] += __shfl_xor_sync(~0u, r.l[x], 2);
-        const state all = { (r.m[x] - weight_shift<S::BF16>()) * 0.693147181f, r.l[x] };
+        const state all = { r.m[x] * 0.693147181f, r.l[x] * weight_unit<S::BF16>() };
         float lse, times, divisor, largest = 0.0f;
 #pragma unroll
         for (int i = 0; i < S::D / 8; i++) /* not a maximum, which would lose NaN */
             largest += fabsf(r.o[i * 4 + 2 * x] * 0x1p-20f) + fabsf(r.o[i * 4 + 2 * x + 1] * 0x1p-20f);
         finish(w.c.a.sinks, t.h, all, times, divisor, lse);
-        factor[x] = times == IGNORED ? 0.0f : times / divisor;
+        factor[x] = times == IGNORED ? 0.0f : times / divisor * weight_unit<S::BF16>();
         const bool there = row + 8 * x < l.len_q;
         bad |= there && all.l != 0.0f && !(finite(largest) && finite(all.l) && finite(all.m) && factor[x] != 0.0f);
         if (there && threadIdx.x % 4 == 0 && w.c.a.lse != nullptr) w.c.a.lse[place(w.c.p.lse, t.b, t.h, row + 8 * x)] = lse;

@@ -157,8 +157,10 @@ static __device__ __forceinline__ float exp2_fast(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* Weights in f16 are taken times so many powers of two: the parts of small ones would be lost below its smallest number. */
+/* Weights in f16 are taken times so many powers of two: the parts of small ones would be lost below its smallest number. l and o come with
+ * them, and are multiplied by weight_unit in the end. */
 template <bool BF16> static __device__ __forceinline__ constexpr float weight_shift() { return BF16 ? 0.0f : 12.0f; }
+template <bool BF16> static __device__ __forceinline__ constexpr float weight_unit() { return BF16 ? 1.0f : 0x1p-12f; }
 
 static __device__ __forceinline__ void load_tiles(uint32_t *r, uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
