@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import libattn
 
@@ -125,6 +126,28 @@ def test_gradients():
     says(error, ["q", "requires_grad", "no_grad"])
     with torch.no_grad():
         assert not libattn.attention(q, k, k).requires_grad
+    for name, tensor in (("mask", torch.zeros(2, 2)), ("sinks", torch.zeros(1)), ("out", torch.zeros(1, 1, 2, 4))):
+        with pytest.raises(ValueError) as error:
+            libattn.attention(k, k, k, **{name: tensor.requires_grad_()})
+        says(error, [name, "requires_grad"])
+
+
+def test_tangents():
+    k = torch.ones(1, 1, 2, 4)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(1, 1, 2, 4), torch.ones(1, 1, 2, 4))
+        for arrays, options, name in (((k, k, dual), {}, "v"), ((k, k, k), {"sinks": dual[0, 0, 0, :1]}, "sinks")):
+            with pytest.raises(ValueError) as error:
+                libattn.attention(*arrays, **options)
+            says(error, [name, "tangent"])
+        assert torch.equal(libattn.attention(dual.detach(), k, k), k)
+
+
+def test_tensors_that_are_to_be_negated():
+    k = torch.ones(1, 1, 2, 4)
+    with pytest.raises(ValueError) as error:
+        libattn.attention(k, torch._neg_view(k), k)
+    says(error, ["k", "resolve_neg"])
 
 
 def test_devices():

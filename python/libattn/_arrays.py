@@ -176,24 +176,33 @@ class Buffer(Kind):
 class Torch(Kind):
     """torch.Tensor."""
 
-    dtypes, is_grad_enabled = {}, None
+    dtypes, is_grad_enabled, forward_ad = {}, None, None
 
     @classmethod
     def begin(cls):
         torch = sys.modules["torch"]
         cls.dtypes = {torch.float32: native.F32, torch.float16: native.F16, torch.bfloat16: native.BF16, torch.bool: native.BOOL}
-        cls.is_grad_enabled = staticmethod(torch.is_grad_enabled)
+        cls.is_grad_enabled, cls.forward_ad = staticmethod(torch.is_grad_enabled), torch.autograd.forward_ad
+
+    @staticmethod
+    def recorded(x):
+        """Why what is computed from x would have to have gradients, or None."""
+        if x.requires_grad and Torch.is_grad_enabled():
+            return "requires_grad is set and libattn computes no gradients; call it under torch.no_grad() or detach()"
+        if Torch.forward_ad._current_level >= 0 and Torch.forward_ad.unpack_dual(x).tangent is not None:
+            return "it has a tangent (torch.autograd.forward_ad) and libattn computes none; detach() it"
+        return None
 
     @staticmethod
     def look(x):
-        recorded = x.requires_grad and Torch.is_grad_enabled()
+        recorded = Torch.recorded(x) if x.requires_grad or Torch.forward_ad._current_level >= 0 else None
         return (x.shape, x.stride(), x.dtype, x.is_cpu, recorded, x.is_neg()), x.data_ptr() or NOWHERE, x
 
     @classmethod
     def read(cls, signature, name):
         shape, strides, dtype, is_cpu, recorded, is_negative = signature
         if recorded:
-            raise ValueError(f"{name}: requires_grad is set and libattn computes no gradients; call it under torch.no_grad() or detach()")
+            raise ValueError(f"{name}: {recorded}")
         if not is_cpu:
             raise ValueError(f"{name}: the tensor is not on the CPU; this build of libattn has no other device")
         if is_negative:
@@ -275,8 +284,9 @@ def small(x, name):
     """Any array or sequence as a NumPy array, copied where it has to be."""
     try:
         if torch_tensor(x):
-            if x.requires_grad and sys.modules["torch"].is_grad_enabled():
-                raise ValueError("requires_grad is set and libattn computes no gradients")
+            recorded = kind_of(x, name).recorded(x)
+            if recorded:
+                raise ValueError(recorded)
             x = x.detach().cpu()
             x = x.float() if x.is_floating_point() else x
         return np.asarray(x)
