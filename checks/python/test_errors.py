@@ -103,6 +103,14 @@ def test_wrong_types(options, texts):
     says(error, texts)
 
 
+def test_a_remembered_call_makes_no_integer_of_a_float():
+    libattn.attention(Q, K, K, window=(1, 2), offset=1, threads=1)
+    for options in ({"window": (1.0, 2)}, {"offset": 1.0}, {"threads": np.float64(1)}):
+        with pytest.raises(TypeError) as error:
+            libattn.attention(Q, K, K, **{"window": (1, 2), "offset": 1, "threads": 1} | options)
+        says(error, [next(iter(options)), "integer"])
+
+
 def test_overlaps():
     base = x(2, 4, 3, 8)
     for out in (base, base[:, :, ::-1]):

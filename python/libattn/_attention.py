@@ -216,7 +216,7 @@ def remember(plans, key, plan):
 
 def keep_plan(key, plan):
     """Not where an option may change its value and stay itself, as a tensor of one number does."""
-    if not all(x is None or isinstance(x, (str, int, float, np.generic)) for option in key[5:]
+    if not all(x is None or isinstance(x, (str, int, float, np.generic)) for option in key[6:]
                for x in (option if type(option) is tuple else (option,))):
         return
     remember(plans, key, plan)
@@ -295,7 +295,8 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
             raise ValueError(READ_ONLY)
     if type(window) is list:
         window = tuple(window)
-    key = (sign_q, sign_k, sign_v, sign_mask, sign_out, causal, window, offset, align, scale, softcap, layout, device, threads,
+    whole_types = tuple(map(type, window)) if type(window) is tuple else type(window), type(offset), type(threads)  # 1 == 1.0
+    key = (sign_q, sign_k, sign_v, sign_mask, sign_out, whole_types, causal, window, offset, align, scale, softcap, layout, device, threads,
            precision)
     try:
         plan = plans.get(key)
