@@ -28,7 +28,7 @@ def band(i, rows, keys, causal, window, offset, align):
 
 
 def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, align=None, scale=None, softcap=0.0, sinks=None,
-              alibi_slopes=None, len_q=None, len_kv=None, layout="bhld", out_dtype=None):
+              alibi_slopes=None, len_q=None, len_kv=None, layout="bhld", out_dtype=None, weight_error=0.0):
     """(out, lse, bound of out, bound of lse), float64; layout is that of q, k, v and out."""
     dtype = q.dtype if out_dtype is None else out_dtype
     if layout == "blhd":
@@ -71,7 +71,7 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
             lse[b, h, i] = top + math.log(total)
             largest = max(size[weight > 2.0**-125].max(initial=0.0), 0.0 if sink == -math.inf else abs(sink))
             share = 2.0**-24 * (8 + len(j) / (2 * FOLD))
-            out_bound[b, h, i] = (share + 2.0**-23 * largest) * (weight @ np.abs(v[b, h // group, j]) / total) + 1e-44
+            out_bound[b, h, i] = (share + 2.0**-23 * largest + weight_error) * (weight @ np.abs(v[b, h // group, j]) / total) + 1e-44
             lse_bound[b, h, i] = share + 2.0**-22 * largest
     out_bound = out_bound + half_ulp(out, dtype)
     lse_bound = lse_bound + 2 * half_ulp(np.where(np.isfinite(lse), lse, 0.0), np.dtype(np.float32))

@@ -85,6 +85,20 @@ def test_by_definition(call):
 
 
 @some
+@given(calls())
+def test_fast(call):
+    """explain says what rounding may take from a weight; where that is nothing, fast is exact to the bit."""
+    q, k, v, options = call
+    weight_error = libattn.explain(q, k, v, precision="fast", **options).weight_error
+    want, want_lse, bound, lse_bound = oracle.attention(q, k, v, weight_error=weight_error, **options)
+    out, lse = libattn.attention(q, k, v, precision="fast", return_lse=True, **options)
+    oracle.assert_within(out, want, bound, "out")
+    oracle.assert_within(lse, want_lse, lse_bound, "lse")
+    if weight_error == 0:
+        assert out.tobytes() == libattn.attention(q, k, v, **options).tobytes()
+
+
+@some
 @given(calls(), st.sampled_from(DTYPES))
 def test_into_an_array_of_the_callers(call, dtype):
     """Strided and of any type; what lies around the results and past len_q stays as it was."""
@@ -185,6 +199,19 @@ def test_explain_says_what_would_run():
     assert found.operations == 2 * 128 * (512 * 513 / 2) * 8 * 2
     assert found.bytes == 4 * 64 * 512 * 2 * (8 + 2 + 2 + 8)
     assert libattn.explain(x, x, x, device="reference").device == "reference"
+    assert libattn.explain(x, x, x, out=np.empty(x.shape, np.float16)).bytes == libattn.explain(x, x, x).bytes - 2 * x.size
+    assert libattn.explain(x, x, x, mask=np.ones((512, 512), bool)).bytes > libattn.explain(x, x, x).bytes
+
+
+def test_explain_reads_no_element():
+    """Of keys that would fill more than any memory; small arrays are checked as in a call."""
+    one = np.zeros(64, np.float32)
+    k = np.lib.stride_tricks.as_strided(one, (2, 8, 1 << 40, 64), (1 << 52, 1 << 49, 256, 4))
+    found = libattn.explain(k[:, :, :1], k, k, sinks=[1.0] * 8, alibi_slopes=[0.5] * 8, len_q=1, len_kv=[5, 1 << 30], return_lse=True)
+    assert found.chunks > 1 and found == libattn.explain(k[:, :, :1], k, k)
+    for options in ({"sinks": [1.0] * 7}, {"len_kv": [5, 1 << 31]}):  # lengths are 32 bits in the library
+        with pytest.raises(ValueError, match=next(iter(options))):
+            libattn.explain(k[:, :, :1], k, k, **options)
 
 
 def test_info():

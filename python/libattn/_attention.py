@@ -112,7 +112,7 @@ class Plan:
         self.address = native.ctypes.addressof(problem)
         self.lse_shape = (problem.batch, problem.heads_q, problem.len_q)
         self.out_type, self.batch, self.heads_q = problem.type_out, problem.batch, problem.heads_q
-        self.lengths = {"len_q": problem.len_q, "len_kv": problem.len_kv}
+        self.lengths = {"len_q": min(problem.len_q, 2**31 - 1), "len_kv": min(problem.len_kv, 2**31 - 1)}  # int32 in the library
         self.forward = context.lib.attn_forward
 
     def about(self):
@@ -246,7 +246,21 @@ def vector(name, x, dtype, count, most=None):
                          f"{'one for each sequence' if most is not None else 'one for each head of q'}")
     if most is not None and count and not (0 <= int(array.min()) and int(array.max()) <= most):
         raise ValueError(f"{name}: its entries must be between 0 and {most}, and are between {array.min()} and {array.max()}")
-    return np.ascontiguousarray(array, dtype)
+    if array.dtype.kind != "f" or array.dtype.itemsize <= 4:
+        return np.ascontiguousarray(array, dtype)
+    try:
+        with np.errstate(over="raise"):
+            return np.ascontiguousarray(array, dtype)
+    except FloatingPointError:
+        raise ValueError(f"{name}: its entries must fit float32, and do not") from None
+
+
+def vectors(plan, sinks, alibi_slopes, len_q, len_kv):
+    """Those that are given, as the library takes them, and None for the others."""
+    heads, batch, lengths = plan.heads_q, plan.batch, plan.lengths
+    return [None if x is None else vector(name, x, dtype, count, most) for name, x, dtype, count, most in (
+        ("sinks", sinks, np.float32, heads, None), ("alibi_slopes", alibi_slopes, np.float32, heads, None),
+        ("len_q", len_q, np.int32, batch, lengths["len_q"]), ("len_kv", len_kv, np.int32, batch, lengths["len_kv"]))]
 
 
 def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, align=None, scale=None, softcap=0.0, sinks=None,
@@ -311,10 +325,7 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
     if sinks is None and alibi_slopes is None and len_q is None and len_kv is None:
         at_sinks = at_slopes = at_len_q = at_len_kv = 0
     else:
-        heads, batch, lengths = plan.heads_q, plan.batch, plan.lengths
-        keep = [None if x is None else vector(name, x, dtype, count, most) for name, x, dtype, count, most in (
-            ("sinks", sinks, np.float32, heads, None), ("alibi_slopes", alibi_slopes, np.float32, heads, None),
-            ("len_q", len_q, np.int32, batch, lengths["len_q"]), ("len_kv", len_kv, np.int32, batch, lengths["len_kv"]))]
+        keep = vectors(plan, sinks, alibi_slopes, len_q, len_kv)
         at_sinks, at_slopes, at_len_q, at_len_kv = (0 if x is None else x.ctypes.data for x in keep)
     result = out
     if out is None:
@@ -428,12 +439,15 @@ class Explanation:
     reason: str
 
 
-def explain(q, k, v, *, mask=None, causal=False, window=None, offset=None, align=None, scale=None, softcap=0.0, out=None, layout="bhld",
-            device=None, threads=None, precision="exact"):
-    """How attention(...) with these arguments would be computed: an Explanation. Nothing is computed and no element is read."""
+def explain(q, k, v, *, mask=None, causal=False, window=None, offset=None, align=None, scale=None, softcap=0.0, sinks=None,
+            alibi_slopes=None, len_q=None, len_kv=None, return_lse=False, out=None, layout="bhld", device=None, threads=None,
+            precision="exact"):
+    """How attention(...) with these arguments would be computed: an Explanation. Nothing is computed, and no element of q, k, v, mask or
+    out is read. sinks, alibi_slopes, len_q and len_kv are checked and, like return_lse, change nothing about it."""
     looks = [arrays.look(x, name)[:2] for x, name in ((q, "q"), (k, "k"), (v, "v"))]
     plan = prepare(looks, None if mask is None else arrays.look(mask, "mask")[:2], None if out is None else arrays.look(out, "out")[:2],
                    causal, window, offset, align, scale, softcap, layout, device, threads, precision)
+    vectors(plan, sinks, alibi_slopes, len_q, len_kv)
     found = plan.context.explain(plan.problem, plan.about)
     values = {field.name: getattr(found, field.name) for field in dataclasses.fields(Explanation)}
     return Explanation(**{name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()})
