@@ -184,9 +184,12 @@ def test_states_of_nothing():
 
 def test_any_state_may_be_strided():
     whole = np.random.default_rng(5).standard_normal((1, 2, 3, 8), np.float32)
-    strided, lse = np.repeat(whole, 2, -1)[..., ::2], np.zeros((1, 2, 3), np.float32)
+    lse = np.zeros((1, 2, 3), np.float32)
+    shifted = np.frombuffer(b"\0" + whole.tobytes(), np.uint8)[1:].view(np.float32).reshape(whole.shape)  # no address of a float's
     expected = libattn.merge([(whole, lse), (2 * whole, lse)])[0]
-    assert np.array_equal(libattn.merge([(strided, lse), (2 * strided, lse)])[0], expected)
+    for x in (np.repeat(whole, 2, -1)[..., ::2], whole[:, ::-1].copy()[:, ::-1], shifted):
+        assert np.array_equal(libattn.merge([(x, lse), (2 * whole, lse)])[0], expected)
+        assert np.array_equal(libattn.merge(iter([[2 * whole, lse], [x, lse]]))[0], expected)
 
 
 # ---- explain and info ----

@@ -1,5 +1,9 @@
 """What attention, merge and explain refuse: the kind of exception, and a text that names the argument, and both shapes where shapes clash.
 Nothing is written by a call that is refused."""
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -194,6 +198,52 @@ def test_merge(states, texts):
     with pytest.raises((TypeError, ValueError)) as error:
         libattn.merge(states)
     says(error, texts)
+
+
+@pytest.mark.parametrize("make, kind, texts", [
+    (lambda state: x(1, 2, 3, 5), ValueError, ["out", "1×2×3×5", "1×2×3×4"]),
+    (lambda state: read_only(x(1, 2, 3, 4)), ValueError, ["out", "read-only"]),
+    (lambda state: jnp.ones((1, 2, 3, 4)), ValueError, ["out", "read-only"]),
+    (lambda state: x(1, 2, 3, 8)[..., ::2], ValueError, ["out", "contiguous", "1×2×3×4"]),
+    (lambda state: x(1, 4, 3, 4)[:, ::2], ValueError, ["out", "dense", "1×2×3×4"]),
+    (lambda state: np.zeros(97, np.uint8)[1:].view(np.float32).reshape(1, 2, 3, 4), ValueError, ["out", "address", "1×2×3×4"]),
+    (lambda state: state, ValueError, ["states", "overlaps", "1×2×3×4"]),
+    (lambda state: x(1, 2, 3, 4, dtype=np.float64), TypeError, ["out", "float64"]), (lambda state: [1], TypeError, ["out", "list"]),
+])
+def test_merge_into(make, kind, texts):
+    state = x(1, 2, 3, 4), x(1, 2, 3)
+    out = make(state[0])
+    before = np.array(out)
+    with pytest.raises(kind) as error:
+        libattn.merge([state, state], out=out)
+    says(error, texts)
+    assert np.array_equal(out, before)
+
+
+@pytest.mark.parametrize("options, texts", [
+    ({"layout": "hbld"}, ["layout"]), ({"device": "gpu"}, ["device"]), ({"threads": -1}, ["threads"]), ({"threads": 1.0}, ["threads"]),
+])
+def test_merge_values(options, texts):
+    with pytest.raises((TypeError, ValueError)) as error:
+        libattn.merge([(x(1, 2, 3, 4), x(1, 2, 3))], **options)
+    says(error, texts)
+
+
+@pytest.mark.parametrize("options, texts", [case for case in VALUES + WRONG_TYPES if "out" not in case[0]])
+def test_explain_refuses_what_a_call_does(options, texts):
+    with pytest.raises((TypeError, ValueError)) as error:
+        libattn.explain(Q, K, K, **options)
+    says(error, texts)
+
+
+def test_no_library(tmp_path):
+    """The text says where it was looked for."""
+    (tmp_path / "text.so").write_text("no library")
+    for path in (tmp_path / "none.so", tmp_path / "text.so"):
+        program = "import libattn\ntry: libattn.info()\nexcept ImportError as why: print(why)"
+        env = {**os.environ, "LIBATTN_LIBRARY": str(path)}
+        said = subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True).stdout
+        assert said.startswith("libattn") and str(path) in said
 
 
 def test_statuses():

@@ -352,8 +352,9 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
     """One state of all keys from states of disjoint sets of keys, folded in order: (out, lse) from a list of such pairs.
 
     states          pairs as attention(..., return_lse=True) gives them: out float32 in the layout, lse float32 [batch, heads, rows]. An
-                    lse of -inf is the state of no keys. Those that are not dense are copied. A sink belongs into exactly one of them.
-    out             write here: float32, float16 or bfloat16.
+                    lse of -inf is the state of no keys. Those that are not dense, or not aligned, are copied. A sink belongs into exactly
+                    one of them.
+    out             write here: float32, float16 or bfloat16, dense, and none of the states.
 
     Returns (out, lse), float32 unless out says otherwise, of the first state's kind."""
     choice("layout", layout, AXES, '"bhld" or "blhd"')
@@ -383,7 +384,7 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
     if out is None:
         result = kind.empty(states[0][0], shape, native.F32)
     else:
-        kind_out, sign_out, _, _ = arrays.look(out, "out")
+        kind_out, sign_out, at_out, _ = arrays.look(out, "out")
         o = Tensor("out", kind_out, sign_out, layout)
         if not kind_out.writable(out):
             raise ValueError(READ_ONLY)
@@ -392,6 +393,9 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
         problem.type_out = o.type
         if not is_dense(o.plain, [o.strides[a] for a in AXES[layout]]):
             raise ValueError(f"out: must be dense; its shape is {times(o.plain)}")
+        if at_out % arrays.SIZES[o.type]:
+            raise ValueError(f"out: lies at an address that is no multiple of its element size, {arrays.SIZES[o.type]}; "
+                             f"its shape is {times(o.plain)}")
     lse = kind.empty(states[0][0], shapes["lse"], native.F32)
     arguments = native.stamped(native.Args, out=arrays.look(result, "out")[2], lse=arrays.look(lse, "lse")[2])
     pairs = list(zip(addresses[::2], addresses[1::2]))
@@ -411,11 +415,11 @@ def dense_f32(x, name, shape):
         raise TypeError(f"{name}: must be float32, not {arrays.NAMES[code]}")
     if tuple(given) != tuple(shape):
         raise ValueError(f"{name}: its shape is {times(given)} but must be {times(shape)}, as the first state's")
-    if is_dense(given, strides):
+    if is_dense(given, strides) and address % 4 == 0:
         return address, keep
     view = np.lib.stride_tricks.as_strided(
         np.frombuffer((native.c_char * 4).from_address(address), np.float32), given, [4 * s for s in strides])
-    copy = np.ascontiguousarray(view)
+    copy = view.copy()
     return copy.ctypes.data, copy
 
 
