@@ -19,7 +19,8 @@ def band(i, rows, keys, causal, window, offset, align):
     """The keys lo <= j < hi that row i sees; j is on the diagonal where j = i + shift."""
     corner = align or causal
     shift = (offset or 0) + (keys - rows if corner == "bottom-right" else 0)
-    left, right = (None, None) if window is None else window if isinstance(window, tuple) else (window - 1, 0)
+    left, right = (None, None) if window is None else window if isinstance(window, (tuple, list)) else (window - 1, 0)
+    left, right = (None if side == -1 else side for side in (left, right))
     if causal:
         right = 0
     lo = 0 if left is None else max(0, i + shift - left)

@@ -1,5 +1,6 @@
 """Arrays of every kind where they lie: no copy, results of the caller's kind, nothing held and nothing leaked, and the GIL released."""
 import array
+import contextlib
 import ctypes
 import gc
 import resource
@@ -7,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import tracemalloc
 import weakref
 
 import jax.numpy as jnp
@@ -98,19 +98,42 @@ def test_views_are_read_where_they_lie(kind):
     assert not np.array_equal(before, after) and np.array_equal(after, libattn.attention(dense, dense, dense))
 
 
-@pytest.mark.parametrize("kind", ["numpy", "torch", "dlpack"])
+@contextlib.contextmanager
+def room(size):
+    """The process gets no more than so many bytes of addresses beyond those it has."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_copy(kind):
-    """Keys of 64 MiB: Python's allocations stay far below, and so does the process's new memory."""
+    """k, v and a mask of 64 MiB each, strided where their kind can be, with no room for another 48. A window keeps the work small."""
     make = KINDS[kind][0]
-    k = numbers((1, 4, 64 * MIB // 4 // 4 // 64, 64))
-    q, out, k = numbers((1, 4, 1, 64)), np.empty((1, 4, 1, 64), np.float32), make(k)
-    libattn.attention(q, k, k, out=out)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tracemalloc.start()
-    libattn.attention(q, k, k, out=out)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < MIB and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024
+    keys, rows, gap = 64 * MIB // 256, 256, 0 if kind == "jax" else 8
+    k, v = (make(np.zeros((1, 1, keys, 64 + gap), np.float32)[..., gap:]) for _ in "kv")
+    mask = make(np.ones((rows, keys + gap), bool)[:, gap:])
+    q = make(np.ones((1, 1, rows, 64), np.float32))
+    call = lambda: libattn.attention(q, k, v, mask=mask, causal="bottom-right", window=4, threads=1)
+    call()
+    with room(48 * MIB):
+        out = call()
+    assert not plain(out).any()
+
+
+def test_a_lack_of_memory():
+    """Values so long that their sums take more than there is."""
+    q, v, out = numbers((1, 1, 1, 4)), np.zeros((1, 1, 1, MIB), np.float32), np.full((1, 1, 1, MIB), 7, np.float32)
+    assert libattn.explain(q, q, v, threads=1).workspace > 256 * MIB
+    libattn.attention(q, q, q, threads=1)  # what is made once
+    with room(64 * MIB), pytest.raises(MemoryError, match="memory"):
+        libattn.attention(q, q, v, out=out, threads=1)
+    assert (out == 7).all()
 
 
 def test_arguments_are_not_held():
@@ -141,10 +164,11 @@ def test_nothing_leaks(kind):
 
 
 class Producer:
-    """DLPack by hand: its data begin past the pointer, and it counts what is handed out and not yet let go."""
+    """DLPack by hand: its data begin past the pointer, and are there as long as something is handed out and not yet let go."""
 
     def __init__(self, x, skipped):
-        self.x, self.open = np.concatenate([np.full(skipped, np.nan, x.dtype), x.ravel()]), 0
+        self.data, self.open = np.concatenate([np.full(skipped, np.nan, x.dtype), x.ravel()]), 0
+        self.x = np.full_like(self.data, np.nan)
         self.shape = (ctypes.c_int64 * x.ndim)(*x.shape)
         self.managed = (ctypes.c_char * 128)()
         tensor = _arrays.DLTensor.from_buffer(self.managed)
@@ -154,9 +178,12 @@ class Producer:
 
     def end(self, capsule):
         self.open -= 1
+        if self.open == 0:
+            self.x[:] = np.nan
 
     def __dlpack__(self):
         self.open += 1
+        self.x[:] = self.data
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         return new(ctypes.addressof(self.managed), b"dltensor", ctypes.cast(self.ends, ctypes.c_void_p))
@@ -171,8 +198,39 @@ def test_a_producer_of_the_oldest_dlpack():
     assert np.array_equal(libattn.attention(producer, producer, producer), libattn.attention(x, x, x))
     with pytest.raises(ValueError):
         libattn.attention(producer, producer, producer, scale=np.nan)
+    _arrays.DLTensor.from_buffer(producer.managed).lanes = 2  # vectors of two
+    with pytest.raises(TypeError, match="DLPack type"):
+        libattn.attention(producer, producer, producer)
     gc.collect()
     assert producer.open == 0
+
+
+def test_memory_that_is_read_only(tmp_path):
+    x = numbers((1, 2, 3, 8))
+    want = libattn.attention(x, x, x)
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for given in (mapped, memoryview(mapped), OnlyDLPack(mapped), memoryview(x.tobytes()).cast("f", x.shape)):
+        assert np.array_equal(libattn.attention(given, given, given), want)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "interface", "buffer"])
+def test_out_of_each_kind(kind):
+    x, memory = numbers((1, 2, 3, 8)), np.zeros((1, 2, 3, 8), np.float16)
+    out = KINDS[kind][0](memory)
+    assert libattn.attention(x, x, x, out=out) is out
+    assert np.array_equal(memory, libattn.attention(x, x, x, out=np.empty_like(memory)))
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, jnp.array])
+def test_small_arrays(kind):
+    q, k = numbers((2, 2, 3, 4)), numbers((2, 2, 5, 4), seed=1)
+    small = {"sinks": [0.5, 1.0], "alibi_slopes": [0.25, 2.0], "len_q": [2, 3], "len_kv": [5, 3]}
+    want = libattn.attention(q, k, k, **{name: np.array(x, np.int32 if name[:3] == "len" else np.float32) for name, x in small.items()})
+    assert np.array_equal(libattn.attention(q, k, k, **{name: kind(x) for name, x in small.items()}), want)
+    if kind is torch.tensor:
+        small = {name: torch.tensor(x, dtype=None if name[:3] == "len" else torch.bfloat16) for name, x in small.items()}
+        assert np.array_equal(libattn.attention(q, k, k, **small), want)
 
 
 def test_exported_memory_is_let_go():
@@ -190,6 +248,38 @@ def test_plans_are_bounded():
     for n in range(1, 3000):
         libattn.attention(x, k[:, :, :n], k[:, :, :n], threads=1)
     assert len(_attention.plans) <= _attention.KEPT
+
+
+def test_plans_do_not_remember_what_may_change():
+    q, k = numbers((1, 1, 2, 4)), numbers((1, 1, 5, 4), seed=1)
+    for scale in (torch.tensor(0.5), np.array(0.5)):
+        for expected in (0.5, 2.0):
+            assert np.array_equal(libattn.attention(q, k, k, scale=scale), libattn.attention(q, k, k, scale=expected))
+            scale *= 4
+    window = [3, 0]
+    for expected in ((3, 0), (0, 0)):
+        assert np.array_equal(libattn.attention(q, k, k, window=window), libattn.attention(q, k, k, window=expected))
+        window[0] = 0
+
+
+def test_many_threads_of_pythons():
+    """Each in calls of its own shapes, types and options."""
+    jobs = [(numbers((2, 4, 20 + n, 8 + n), (np.float32, np.float16)[n % 2]), {"threads": 1 + n % 3}) for n in range(6)]
+    expected = [libattn.attention(x, x, x, **options).tobytes() for x, options in jobs]
+    wrong = []
+
+    def work(n):
+        x, options = jobs[n]
+        for _ in range(100):
+            if libattn.attention(x, x, x, **options).tobytes() != expected[n]:
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_the_gil_is_released():

@@ -1,4 +1,5 @@
 """libattn.attention, merge, explain and info against the definition in float64, over shapes, strides, types, masks and options."""
+import itertools
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 import libattn
 import oracle
 
+CORNERS = ["top-left", "bottom-right"]
 DTYPES = [np.dtype(np.float32), np.dtype(np.float16), oracle.BF16]
 many = settings(max_examples=250, deadline=None, derandomize=True, database=None)
 some = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -32,13 +34,13 @@ def strided(generator, shape, dtype, way):
 
 def masks(draw, generator, full):
     """None, or a mask that broadcasts to full."""
-    kind = draw(st.sampled_from([None, None, "bool", "f32", "f16"]))
+    kind = draw(st.sampled_from([None, None, None, bool, *DTYPES]))
     if kind is None:
         return None
     shape = [n if draw(st.booleans()) else 1 for n in full][draw(st.integers(0, 3)):]
-    if kind == "bool":
+    if kind is bool:
         return generator.random(shape) < 0.8
-    mask = generator.standard_normal(shape).astype(np.float32 if kind == "f32" else np.float16)
+    mask = generator.standard_normal(shape).astype(kind)
     mask[generator.random(shape) < 0.2] = -np.inf
     return mask
 
@@ -58,10 +60,10 @@ def calls(draw):
     if layout == "blhd":
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
     options = {"layout": layout, "mask": masks(draw, generator, (batch, heads_kv * group, rows, keys)),
-               "causal": draw(st.sampled_from([False, False, "top-left", "bottom-right"]))}
+               "causal": draw(st.sampled_from([False, None, "top-left", "bottom-right", *([True] if rows == keys else [])]))}
     if draw(st.booleans()):
-        options["window"] = draw(st.sampled_from([1, 9, (3, 2), (None, 4), (20, None), (0, 0)]))
-        options["align"] = draw(st.sampled_from([None, options["causal"] or "bottom-right"]))
+        options["window"] = draw(st.sampled_from([1, np.int64(9), (3, 2), [None, 4], (20, -1), (0, 0)]))
+        options["align"] = draw(st.sampled_from([None, options["causal"] if options["causal"] in CORNERS else "bottom-right"]))
     if draw(st.booleans()):
         options |= {"offset": draw(st.integers(-20, 60)), "scale": draw(st.sampled_from([None, 0.0, -0.3, 0.2]))}
     if draw(st.booleans()):
@@ -103,10 +105,12 @@ def test_fast(call):
 def test_into_an_array_of_the_callers(call, dtype):
     """Strided and of any type; what lies around the results and past len_q stays as it was."""
     q, k, v, options = call
-    want, _, bound, _ = oracle.attention(q, k, v, out_dtype=dtype, **options)
+    want, want_lse, bound, lse_bound = oracle.attention(q, k, v, out_dtype=dtype, **options)
     base = np.full((want.shape[0], want.shape[1] + 2, want.shape[2], want.shape[3] + 5), 7.0, dtype)
     out = base[:, 1:-1, ::-1, 2:-3]
-    assert libattn.attention(q, k, v, out=out, **options) is out
+    result, lse = libattn.attention(q, k, v, out=out, return_lse=True, **options)
+    assert result is out
+    oracle.assert_within(lse, want_lse, lse_bound, "lse")
     rows = options.get("len_q")
     if rows is not None:
         axis = 1 if options["layout"] == "blhd" else 2
@@ -140,16 +144,30 @@ def test_what_is_hidden_never_matters():
     assert np.isnan(libattn.attention(q, k, v, mask=np.ones_like(mask))).all()
 
 
+def test_a_nan_stays_in_its_row():
+    generator = np.random.default_rng(6)
+    q, k, v = (generator.standard_normal((2, 2, n, 16), np.float32) for n in (5, 40, 40))
+    out, lse = libattn.attention(q, k, v, return_lse=True)
+    q[1, 0, 3, 2] = np.nan
+    for got, before in zip(libattn.attention(q, k, v, return_lse=True), (out, lse)):
+        assert np.isnan(got[1, 0, 3]).all()
+        got[1, 0, 3] = before[1, 0, 3]
+        assert np.array_equal(got, before)
+
+
 def test_every_option_counts():
-    """An option that the package dropped would leave the result as it was."""
+    """An option that the package dropped, or did not tell from another of an earlier call, would leave two results the same."""
     generator = np.random.default_rng(4)
     q, k, v = (generator.standard_normal((1, 2, n, 8), np.float32) for n in (6, 9, 9))
-    plain = libattn.attention(q, k, v)
-    for options in ({"mask": np.arange(9) > 2}, {"causal": "top-left"}, {"causal": "bottom-right"}, {"window": 2}, {"window": (1, 1)},
-                    {"window": (1, 1), "align": "bottom-right"}, {"window": 2, "offset": 1}, {"scale": 0.1}, {"softcap": 0.5},
-                    {"sinks": [1, 1]}, {"alibi_slopes": [0.5, 0.5]}, {"len_kv": 4}, {"len_q": 3}):
-        assert not np.array_equal(libattn.attention(q, k, v, **options), plain), options
-    assert not np.array_equal(libattn.attention(q, k, v, window=(1, 1), align="bottom-right"), libattn.attention(q, k, v, window=(1, 1)))
+    calls = [{}, {"mask": np.arange(9) > 2}, {"causal": "top-left"}, {"causal": "bottom-right"}, {"window": 2}, {"window": 3},
+             {"window": (1, 1)}, {"window": (2, 1)}, {"window": (1, 1), "align": "bottom-right"}, {"window": 2, "offset": 1},
+             {"window": 2, "offset": 2}, {"scale": 0.1}, {"scale": 0.2}, {"softcap": 0.5}, {"softcap": 0.6}, {"sinks": [1, 1]},
+             {"alibi_slopes": [0.5, 0.5]}, {"len_kv": 4}, {"len_q": 3}, {"device": "reference"}]
+    results = [libattn.attention(q, k, v, **options) for options in calls]
+    for (i, a), (j, b) in itertools.combinations(enumerate(results), 2):
+        assert not np.array_equal(a, b), (calls[i], calls[j])
+    square = generator.standard_normal((1, 4, 4, 8), np.float32)
+    assert not np.array_equal(libattn.attention(square, square, square), libattn.attention(square, square, square, layout="blhd"))
 
 
 # ---- merge ----

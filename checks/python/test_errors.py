@@ -35,17 +35,23 @@ SHAPES = [  # (q, k, v, texts)
     (Q, x(2, 3, 5, 8), x(2, 3, 5, 8), ["q", "multiple", "2×4×3×8", "2×3×5×8"]),
     (Q, x(2, 0, 5, 8), x(2, 0, 5, 8), ["q", "multiple", "2×0×5×8"]), (Q, K, x(2, 2, 5, 0), ["v", "head dim", "2×2×5×0"]),
     (x(2, 4, 8, 3).transpose(0, 1, 3, 2), K, K, ["q", "contiguous", "2×4×3×8"]),
+    (torch.ones(2, 4, 8, 3).mT, K, K, ["q", "contiguous", "2×4×3×8"]), (Q, memoryview(x(2, 2, 5, 16)[..., ::2]), K, ["k", "contiguous"]),
+    (x(2, 4, 3, 0), x(2, 2, 5, 0), K, ["q", "head dim", "2×4×3×0"]), (x(), K, K, ["q", "4 axes"]),
+    (np.zeros((2, 4, 3, 8), [("a", np.float32), ("b", np.int8)])["a"], K, K, ["q", "strides", "multiples"]),
     (Q, K, x(2, 2, 8, 5).transpose(0, 1, 3, 2), ["v", "contiguous"]),
 ]
 TYPES = [
     (Q.astype(np.float64), K, K, ["q", "float64"]), (Q, K.astype(np.int32), K, ["k", "int32"]), (Q, K, K > 0, ["v", "bool"]),
     (Q.astype(">f4"), K, K, ["q", ">f4"]), ([[1.0]], K, K, ["q", "list"]), (Q, None, K, ["k", "NoneType"]), (Q, "keys", K, ["k", "str"]),
-    (Q, K, np.ma.masked_array(K), ["v", "masked"]), (Q, torch.ones(2, 2, 5, 8, dtype=torch.float64), K, ["k", "float64"]),
+    (Q, K, np.ma.masked_array(K), ["v", "masked"]), (Q, jnp.ones((2, 2, 5, 8), jnp.int8), K, ["k", "DLPack type"]),
+    (Q, K, torch.ones(2, 2, 5, 8).to_sparse(), ["v", "memory"]), (b"keys", K, K, ["q", "bytes"]),
+    (Q.astype(np.complex64), K, K, ["q", "complex64"]), (Q, torch.ones(2, 2, 5, 8, dtype=torch.float64), K, ["k", "float64"]),
 ]
 VALUES = [  # options, texts
     ({"causal": "left"}, ["causal", "'left'"]), ({"causal": True}, ["causal", "top-left", "bottom-right"]),
     ({"causal": "top-left", "align": "bottom-right"}, ["align", "bottom-right", "top-left"]), ({"align": "left"}, ["align", "'left'"]),
     ({"window": 0}, ["window", "0"]), ({"window": (1, 2, 3)}, ["window"]), ({"window": (-2, 1)}, ["window"]),
+    ({"window": 2**64}, ["window", "64 bits"]), ({"window": (1, -2**70)}, ["window", "64 bits"]),
     ({"offset": 2**63}, ["offset"]), ({"scale": float("nan")}, ["scale"]), ({"scale": float("inf")}, ["scale"]),
     ({"scale": 1e39}, ["scale"]),
     ({"softcap": -1.0}, ["softcap"]), ({"softcap": float("nan")}, ["softcap"]), ({"softcap": 1e-50}, ["softcap"]),
@@ -55,16 +61,19 @@ VALUES = [  # options, texts
     ({"mask": x(3, 4)}, ["mask", "3×4", "2×4×3×5"]), ({"mask": x(1, 2, 4, 3, 5)}, ["mask", "1×2×4×3×5"]),
     ({"sinks": x(3)}, ["sinks", "3", "4"]), ({"sinks": x(1, 4)}, ["sinks", "1×4"]), ({"alibi_slopes": x(2)}, ["alibi_slopes", "2", "4"]),
     ({"len_q": [1, 4]}, ["len_q", "3"]), ({"len_kv": [-1, 4]}, ["len_kv", "5"]), ({"len_kv": [1, 2, 3]}, ["len_kv", "3", "2"]),
-    ({"len_q": 9}, ["len_q", "3"]),
+    ({"len_q": 9}, ["len_q", "3"]), ({"len_q": [[1, 2]]}, ["len_q", "1×2", "2"]), ({"len_kv": [[1], [2, 3]]}, ["len_kv"]),
     ({"out": x(2, 4, 3, 7)}, ["out", "2×4×3×7", "2×4×3×8"]), ({"out": x(2, 3, 4, 8)}, ["out", "2×3×4×8"]),
     ({"out": read_only(x(2, 4, 3, 8))}, ["out", "read-only"]), ({"out": jnp.ones((2, 4, 3, 8))}, ["out", "read-only"]),
-    ({"out": np.broadcast_to(x(1, 4, 3, 8), (2, 4, 3, 8))}, ["out"]),
+    ({"out": np.broadcast_to(x(1, 4, 3, 8), (2, 4, 3, 8))}, ["out"]), ({"out": memoryview(read_only(x(2, 4, 3, 8)))}, ["out", "read-only"]),
+    ({"out": x(2, 4, 8, 3).transpose(0, 1, 3, 2)}, ["out", "contiguous"]),
+    ({"out": np.lib.stride_tricks.as_strided(x(8), (2, 4, 3, 8), (0, 0, 0, 4))}, ["out", "overlap", "2×4×3×8"]),
 ]
 WRONG_TYPES = [
     ({"window": 1.5}, ["window", "integer"]), ({"offset": "1"}, ["offset", "integer"]), ({"scale": "1"}, ["scale", "number"]),
     ({"softcap": None}, ["softcap", "number"]), ({"threads": 1.0}, ["threads", "integer"]), ({"threads": "2"}, ["threads", "integer"]),
     ({"mask": x(3, 5).astype(np.int64)}, ["mask", "int64"]), ({"mask": [[True]]}, ["mask", "list"]),
-    ({"len_q": [1.0, 2.0]}, ["len_q", "integers"]), ({"len_kv": np.ones(2, ml_dtypes.bfloat16)}, ["len_kv", "integers"]),
+    ({"len_q": [1.0, 2.0]}, ["len_q", "integers"]), ({"len_kv": np.ones(2, ml_dtypes.bfloat16)}, ["len_kv", "integers", "bfloat16"]),
+    ({"len_kv": [True, True]}, ["len_kv", "bool"]), ({"window": (1.0, 2)}, ["window", "integer"]),
     ({"sinks": ["a"] * 4}, ["sinks"]), ({"out": Q.astype(np.float64)}, ["out", "float64"]),
     ({"out": [1]}, ["out", "list"]),
 ]
@@ -93,10 +102,14 @@ def test_types(function, q, k, v, texts):
 
 @pytest.mark.parametrize("options, texts", VALUES)
 def test_values(options, texts):
-    out = options.get("out", np.full((2, 4, 3, 8), 7, np.float32))
+    """Also where a call that differs in this alone was taken before, and is remembered."""
+    out = options.get("out", np.empty((2, 4, 3, 8), np.float32))
+    if "out" not in options:
+        libattn.attention(Q, K, K, out=out, threads=1)
+        out[:] = 7
     before = np.asarray(out).copy()
     with pytest.raises(ValueError) as error:
-        libattn.attention(Q, K, K, **{"out": out, **options})
+        libattn.attention(Q, K, K, **{"out": out, "threads": 1, **options})
     says(error, texts)
     assert np.array_equal(out, before)
 
@@ -117,6 +130,13 @@ def test_a_remembered_call_makes_no_integer_of_a_float():
 
 
 def test_overlaps():
+    flat = x(300)
+    out = flat[:192].reshape(2, 4, 3, 8)
+    for options in ({"mask": flat[180:].reshape(2, 4, 3, 5)}, {"sinks": flat[:4]}, {"alibi_slopes": flat[188:192]}):
+        with pytest.raises(ValueError) as error:
+            libattn.attention(Q, K, K, out=out, **options)
+        says(error, ["out", "overlaps"])
+    assert (flat == 1).all()
     base = x(2, 4, 3, 8)
     for out in (base, base[:, :, ::-1]):
         with pytest.raises(ValueError) as error:
