@@ -70,7 +70,8 @@ C_NAMES = {Strides: "attn_strides", MaskStrides: "attn_mask_strides", Problem: "
            Executor: "attn_executor", State: "attn_state", Explanation: "attn_explanation", Description: "attn_description"}
 C_CONSTANTS = {"ATTN_NONE": NONE, "ATTN_F32": F32, "ATTN_F16": F16, "ATTN_BF16": BF16, "ATTN_BOOL": BOOL, "ATTN_BHLD": BHLD,
                "ATTN_BLHD": BLHD, "ATTN_TOP_LEFT": TOP_LEFT, "ATTN_BOTTOM_RIGHT": BOTTOM_RIGHT, "ATTN_CPU": CPU,
-               "ATTN_REFERENCE": REFERENCE, "ATTN_CUDA": CUDA, "ATTN_EXACT": EXACT, "ATTN_FAST": FAST, "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK,
+               "ATTN_REFERENCE": REFERENCE, "ATTN_CUDA": CUDA, "ATTN_EXACT": EXACT, "ATTN_FAST": FAST,
+               "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK,
                "ATTN_ERROR_MISALIGNED": MISALIGNED, "ATTN_ERROR_OUT_OF_MEMORY": OUT_OF_MEMORY}
 
 
