@@ -1,4 +1,4 @@
-"""One attention over keys that lie on two machines: each sends a state of a few KB, and no key ever moves.
+"""One attention over keys that lie on two machines: each sends a state of tens of kB, and no key ever moves.
 
     python two_machines.py --keys 100000
 
