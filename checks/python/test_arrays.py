@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import libattn
 from libattn import _arrays, _attention
@@ -233,6 +234,13 @@ def test_small_arrays(kind):
         assert np.array_equal(libattn.attention(q, k, k, **small), want)
 
 
+def test_a_producer_of_a_null_pointer():
+    producer = Producer(numbers((1, 2, 5, 8)), 0)
+    _arrays.DLTensor.from_buffer(producer.managed).data = None
+    with pytest.raises(TypeError, match="^q: .*no memory"):
+        libattn.attention(producer, producer, producer)
+
+
 def test_exported_memory_is_let_go():
     """DLPack's producer may free or resize as soon as the call is over."""
     storage = array.array("f", [0.0] * 64)
@@ -308,3 +316,34 @@ def test_imports_alone():
                "x = np.ones((1, 1, 2, 4), np.float32)\n"
                "assert (libattn.attention(x, x, x) == 1).all()\n")
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def freed():
+    """A tensor as sharded training leaves it: with its shape, but its memory given back."""
+    tensor = torch.ones(1, 2, 300, 64)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+NO_MEMORY = {"freed": freed, "fake": lambda: FakeTensorMode(allow_non_fake_inputs=True).from_tensor(torch.ones(1, 2, 300, 64)),
+             "zero": lambda: torch._efficientzerotensor((1, 2, 300, 64))}
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize("kind", NO_MEMORY)
+@pytest.mark.parametrize("name", ["q", "k", "mask", "out"])
+def test_elements_without_memory(kind, name):
+    x = torch.ones(1, 2, 300, 64)
+    arrays = {"q": x, "k": x, "v": x, name: NO_MEMORY[kind]()}
+    with pytest.raises(TypeError) as error:
+        libattn.attention(**arrays)
+    assert str(error.value).startswith(f"{name}: ") and "no memory" in str(error.value)
+
+
+def test_results_without_memory():
+    """Under a mode that makes tensors without memory, and in a function that torch.func makes functional, there is nothing to write to."""
+    x = torch.ones(1, 2, 300, 64)
+    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(TypeError, match="^out: .*no memory"):
+        libattn.attention(x, x, x)
+    with pytest.raises(TypeError, match="^q: .*no memory"):
+        torch.func.functionalize(lambda a: libattn.attention(a, a, a))(x)

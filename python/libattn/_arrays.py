@@ -5,6 +5,7 @@ for equal descriptions) and where; its `read` says what a signature means, in el
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, py_object
 
@@ -18,6 +19,13 @@ SIZES = {native.F32: 4, native.F16: 2, native.BF16: 2, native.BOOL: 1}
 
 nowhere = ctypes.create_string_buffer(64)
 NOWHERE = ctypes.addressof(nowhere)  # stands for an array of no elements: the library wants an address all the same
+
+
+def address_of_none(elements):
+    """For an array whose address is null. With elements that is a fake tensor's, or a storage's that was freed under it."""
+    if elements:
+        raise ValueError("it has elements but no memory (a fake tensor, or its storage was freed)")
+    return NOWHERE
 
 
 capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -126,7 +134,7 @@ class DLPack(Kind):
             tensor = VersionedDLTensor.from_address(capsule_pointer(capsule, b"dltensor_versioned")).tensor
         shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
-        address = (tensor.data or NOWHERE) + tensor.byte_offset
+        address = (tensor.data or address_of_none(math.prod(shape))) + tensor.byte_offset
         return (shape, strides, (tensor.code, tensor.bits, tensor.lanes), int(device[0])), address, capsule
 
     @staticmethod
@@ -196,7 +204,7 @@ class Torch(Kind):
     @staticmethod
     def look(x):
         recorded = Torch.recorded(x) if x.requires_grad or Torch.forward_ad._current_level >= 0 else None
-        return (x.shape, x.stride(), x.dtype, x.is_cpu, recorded, x.is_neg()), x.data_ptr() or NOWHERE, x
+        return (x.shape, x.stride(), x.dtype, x.is_cpu, recorded, x.is_neg()), x.data_ptr() or address_of_none(x.is_cpu and x.numel()), x
 
     @classmethod
     def read(cls, signature, name):
