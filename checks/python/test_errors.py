@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 import libattn
+from libattn import _native
 
 
 def x(*shape, dtype=np.float32):
@@ -271,3 +272,14 @@ def test_statuses():
     with pytest.raises(libattn.StatusError) as error:
         libattn.attention(Q, K, K, scale=float("nan"))
     assert error.value.status > 0 and isinstance(error.value, ValueError)
+
+
+def test_another_library(monkeypatch):
+    """A file that is no library, and one that is another's; an empty variable is none."""
+    for file in (__file__, np.linalg._umath_linalg.__file__):
+        monkeypatch.setenv("LIBATTN_LIBRARY", file)
+        with pytest.raises(ImportError) as error:
+            _native.library.__wrapped__()
+        assert file in str(error.value)
+    monkeypatch.setenv("LIBATTN_LIBRARY", "")
+    assert "" not in _native.candidates()

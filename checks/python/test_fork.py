@@ -95,3 +95,37 @@ def test_on_the_threads_of_pytorch(q):
         assert torch.equal(libattn.torch.scaled_dot_product_attention(q, q, q), expected)
     finally:
         torch.set_num_threads(before)
+
+
+def test_while_another_thread_counts(q):
+    """The locks of libattn.torch, held by a thread that the child does not have."""
+    q, held, go_on = torch.from_numpy(q), threading.Event(), threading.Event()
+    def hold():
+        with libattn.torch.counts.lock, libattn.torch.routing.lock:
+            held.set()
+            go_on.wait()
+    def work():
+        with libattn.torch.installed():
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q).shape == q.shape and libattn.torch.stats()["taken"] > 0
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        assert in_child(work, seconds=20)
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_calls_by_the_thread_that_opens_and_counts(q):
+    """As the handler of a signal, or a __del__, makes them."""
+    def work():
+        with _attention.opening, libattn.torch.counts.lock, libattn.torch.routing.lock, libattn.torch.installed():
+            tensor = torch.from_numpy(q)
+            done.append(torch.nn.functional.scaled_dot_product_attention(tensor, tensor, tensor))
+            done.append(libattn.attention(q, q, q, threads=4))
+    done = []
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert len(done) == 2

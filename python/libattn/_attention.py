@@ -24,13 +24,13 @@ READ_ONLY = "out: is read-only, or of a kind that does not let itself be written
 
 pack_args = native.pack_args
 plans = {}
-opening = threading.Lock()
+opening = threading.RLock()  # a handler of signals, or a __del__, may call while its own thread is opening
 
 
 def renew_lock():
     """The thread that holds it may not be in this process."""
     global opening
-    opening = threading.Lock()
+    opening = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -204,7 +204,7 @@ class Context:
 
 def candidates():
     """Where the library may be, best first."""
-    if "LIBATTN_LIBRARY" in os.environ:
+    if os.environ.get("LIBATTN_LIBRARY"):
         return [os.environ["LIBATTN_LIBRARY"]]
     name = {"darwin": "libattn.dylib", "win32": "libattn.dll"}.get(sys.platform, "libattn.so")
     beside = pathlib.Path(__file__).with_name(name)
@@ -218,6 +218,6 @@ def library():
     for path in candidates():
         try:
             return Library(path)
-        except OSError as why:
+        except (OSError, AttributeError) as why:  # AttributeError: it is another library
             tried.append(f"{path}: {why}")
     raise ImportError("libattn's shared library could not be loaded; tried " + "; ".join(tried))

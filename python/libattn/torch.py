@@ -29,9 +29,6 @@ log = logging.getLogger("libattn")
 pytorch = functional.scaled_dot_product_attention
 pack_args = native.pack_args
 plans = {}
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=plans.clear)  # see planning.in_child
-
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 NUMBERS = (float, int, type(None))
 strided = torch.strided
@@ -56,10 +53,10 @@ MASKED_CAUSAL = Left("both attn_mask and is_causal", error=(
 
 
 class Counts:
-    """How many calls went where; safe for threads."""
+    """How many calls went where; safe for threads, and for a signal's handler that calls while its own thread counts."""
 
     def __init__(self):
-        self.lock, self.taken, self.left = threading.Lock(), 0, {}
+        self.lock, self.taken, self.left = threading.RLock(), 0, {}
 
     def take(self):
         with self.lock:
@@ -265,7 +262,7 @@ class Routing:
     """Whether torch.nn.functional's function is routed: while install() holds or any `with installed()` is open, in any thread."""
 
     def __init__(self):
-        self.lock, self.wanted, self.open, self.placed = threading.Lock(), False, 0, None
+        self.lock, self.wanted, self.open, self.placed = threading.RLock(), False, 0, None
 
     def settle(self):
         """Called with the lock held. What others put over ours meanwhile stays, and may call ours."""
@@ -279,6 +276,16 @@ class Routing:
 
 
 routing = Routing()
+
+
+def enter_child():
+    """Of a fork: the threads that held the locks are not in it, and its plans are others, see planning.in_child."""
+    plans.clear()
+    counts.lock, routing.lock = threading.RLock(), threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=enter_child)
 
 
 def route(original):
