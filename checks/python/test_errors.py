@@ -1,6 +1,7 @@
 """What attention, merge and explain refuse: the kind of exception, and a text that names the argument, and both shapes where shapes clash.
 Nothing is written by a call that is refused."""
 import os
+import pickle
 import subprocess
 import sys
 
@@ -75,6 +76,7 @@ WRONG_TYPES = [
     ({"mask": x(3, 5).astype(np.int64)}, ["mask", "int64"]), ({"mask": [[True]]}, ["mask", "list"]),
     ({"len_q": [1.0, 2.0]}, ["len_q", "integers"]), ({"len_kv": np.ones(2, ml_dtypes.bfloat16)}, ["len_kv", "integers", "bfloat16"]),
     ({"len_kv": [True, True]}, ["len_kv", "bool"]), ({"window": (1.0, 2)}, ["window", "integer"]),
+    ({"window": torch.tensor(1, device="meta")}, ["window"]),
     ({"sinks": ["a"] * 4}, ["sinks"]), ({"out": Q.astype(np.float64)}, ["out", "float64"]),
     ({"out": [1]}, ["out", "list"]),
 ]
@@ -272,6 +274,8 @@ def test_statuses():
     with pytest.raises(libattn.StatusError) as error:
         libattn.attention(Q, K, K, scale=float("nan"))
     assert error.value.status > 0 and isinstance(error.value, ValueError)
+    again = pickle.loads(pickle.dumps(error.value))  # as a pool of processes does
+    assert type(again) is libattn.StatusError and (str(again), again.status) == (str(error.value), error.value.status)
 
 
 def test_another_library(monkeypatch):
@@ -283,3 +287,16 @@ def test_another_library(monkeypatch):
         assert file in str(error.value)
     monkeypatch.setenv("LIBATTN_LIBRARY", "")
     assert "" not in _native.candidates()
+
+
+def test_no_sequences():
+    """No lengths for no sequences, though NumPy makes float64 of an empty list."""
+    none = x(0, 2, 3, 8)
+    assert libattn.attention(none, none, none, len_q=[], len_kv=()).shape == none.shape
+
+
+@pytest.mark.parametrize("name, value", [("len_kv", [5, 5]), ("len_q", [3, 3]), ("sinks", [0.0] * 4), ("alibi_slopes", [1.0] * 4)])
+def test_masked_vectors(name, value):
+    with pytest.raises(TypeError) as error:
+        libattn.attention(Q, K, K, **{name: np.ma.masked_array(value)})
+    says(error, [name, "masked"])

@@ -249,13 +249,17 @@ def jax_tracer(x):
 kinds = {np.ndarray: NumPy}
 
 
+def refuse_masked(x, name):
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name}: is a masked array, whose mask would count for nothing; give its data, and its mask as attention's")
+
+
 def kind_of(x, name):
     """The kind of an array; remembered by its class."""
     kind = kinds.get(type(x))
     if kind is not None:
         return kind
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{name}: is a masked array, whose mask would count for nothing; give its data, and its mask as attention's")
+    refuse_masked(x, name)
     if isinstance(x, np.ndarray):
         kind = NumPy
     elif torch_tensor(x):
@@ -290,6 +294,7 @@ def first_line(why):
 
 def small(x, name):
     """Any array or sequence as a NumPy array, copied where it has to be."""
+    refuse_masked(x, name)
     try:
         if torch_tensor(x):
             recorded = kind_of(x, name).recorded(x)

@@ -54,7 +54,7 @@ def whole(name, x):
     """An integer of any integer type."""
     try:
         value = x.__index__()
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, RuntimeError):
         raise TypeError(f"{name}: must be an integer, not {x!r}") from None
     if not -(2**63) <= value < 2**63:
         raise ValueError(f"{name}: {value} does not fit 64 bits")
@@ -237,6 +237,8 @@ def refuse(status, plan, addresses, at_mask):
 def vector(name, x, dtype, count, most=None):
     """A small vector as the library takes it; a copy where it is of another type."""
     array = arrays.small(x, name)
+    if array.size == 0 and isinstance(x, (list, tuple)):
+        array = array.astype(dtype)  # NumPy makes float64 of nothing
     if array.dtype.kind not in ("iu" if most is not None else "iuf") and (most is not None or array.dtype.name != "bfloat16"):
         raise TypeError(f"{name}: must hold {'integers' if most is not None else 'numbers'}, not {array.dtype}")
     if most is not None and array.ndim == 0:

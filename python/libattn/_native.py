@@ -102,6 +102,10 @@ class StatusError(ValueError):
         super().__init__(text)
         self.status = status
 
+    def __reduce__(self):
+        """With both arguments: a process pool whose worker raises it waits for ever where it cannot be made again."""
+        return type(self), (str(self), self.status)
+
 
 class Library:
     def __init__(self, path):
