@@ -137,8 +137,8 @@ def scratch_max(run, rule):
         before = _peak()  # the peak so far is all that is known: growth beyond it is still caught
     status = context.forward(ready.c_problem, args)
     grown = _peak() - before
-    context.close()
     run.keep(ready.collect(status))
+    context.close()
     return run.refused() + wrong + ([f"peak memory grew by {grown} bytes"] if grown > rule["bytes"] else [])
 
 
