@@ -43,7 +43,6 @@ extern const attn_device_table attn_cpu_device, attn_reference_device;
 
 /* The plugin's table (src/plugin.c), loaded when it is first asked for; NULL where that fails, and attn_failure says why. */
 const attn_device_table *attn_plugin_device(const char *name);
-attn_fail attn_fail_with;
 
 /* A host's alloc, release, copy and wait. */
 attn_status attn_host_alloc(attn_context *context, size_t bytes, void **memory);

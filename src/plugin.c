@@ -3,20 +3,18 @@
 #define _GNU_SOURCE /* dladdr */
 #endif
 #include "device.h"
+#ifdef ATTN_HAVE_PLUGINS
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef ATTN_HAVE_PLUGINS
-#include <dlfcn.h>
-#endif
 
 static _Thread_local char failure[512];
 
-void attn_fail_with(const char *text) { snprintf(failure, sizeof failure, "%s", text); }
+static void fail_with(const char *text) { snprintf(failure, sizeof failure, "%s", text); }
 
 const char *attn_failure(void) { return failure; }
 
-#ifdef ATTN_HAVE_PLUGINS
 /* The folder in ATTN_PLUGINS, else the one of the file that holds this code, with a last slash; else nothing: where the loader looks. */
 static void folder_of_plugins(char *folder, size_t size) {
     static const char here;
@@ -38,7 +36,7 @@ static void *open_plugin(const char *name) {
     snprintf(why, sizeof why, "%s", dlerror());
     snprintf(path, sizeof path, "libattn_%s.so", name);
     if (getenv("ATTN_PLUGINS") == NULL) library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) attn_fail_with(why);
+    if (library == NULL) fail_with(why);
     return library;
 }
 
@@ -47,10 +45,10 @@ static const attn_device_table *table_of(void *library, const char *name) {
     attn_plugin_entry *entry;
     void *symbol = dlsym(library, "attn_plugin");
     memcpy(&entry, &symbol, sizeof entry); /* ISO C converts no object pointer to a function's */
-    const attn_device_table *table = symbol != NULL ? entry(ATTN_DEVICE_ABI, sizeof(attn_context), attn_fail_with) : NULL;
+    const attn_device_table *table = symbol != NULL ? entry(ATTN_DEVICE_ABI, sizeof(attn_context), fail_with) : NULL;
     if (table != NULL && table->abi == ATTN_DEVICE_ABI && strcmp(table->name, name) == 0) return table;
     snprintf(text, sizeof text, "libattn_%s.so is of another version of this library", name);
-    attn_fail_with(text);
+    fail_with(text);
     return NULL;
 }
 
@@ -68,9 +66,11 @@ const attn_device_table *attn_plugin_device(const char *name) {
     return table;
 }
 #else
+/* Nothing of a thread's own here: gcc's emulation of that for Windows takes a library that Windows does not bring. */
+const char *attn_failure(void) { return "this build of the library loads no plugins"; }
+
 const attn_device_table *attn_plugin_device(const char *name) {
     (void)name;
-    attn_fail_with("this build of the library loads no plugins");
     return NULL;
 }
 #endif
