@@ -28,7 +28,6 @@ bench: all ## verify and time every case beside PyTorch and ONNX Runtime; ARGS="
 	@scripts/bench.sh $(BUILD) "$(PEERS)" $(ARGS)
 
 bench-python: all ## what Python adds to a call, and libattn.torch beside PyTorch; ARGS="--case D2 --type bf16" for some
-	@scripts/setup.sh build check
 	@scripts/bench_python.sh $(BUILD) $(ARGS)
 
 format: ## lay out every C file by .clang-format

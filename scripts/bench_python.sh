@@ -4,7 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
 shift
+python=$(scripts/peers.sh)
 export PYTHONPATH=$PWD/python LIBATTN_LIBRARY=$PWD/$build/libattn.so PYTHONDONTWRITEBYTECODE=1
-build/venv/bin/python bench/python_overhead.py
+"$python" bench/python_overhead.py
 echo
-exec build/venv/bin/python bench/python_torch.py --attn "$build/attn" "$@"
+exec "$python" bench/python_torch.py --attn "$build/attn" "$@"
