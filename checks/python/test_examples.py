@@ -36,6 +36,14 @@ def test_what_must_not_be_copied_is_too_large():
     assert found.returncode == 2 and "--size" in found.stderr
 
 
+def test_a_machine_that_dies(monkeypatch):
+    """The program ends and does not wait for it."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import two_machines
+    with pytest.raises(EOFError):
+        two_machines.ask([(0, 3), (9, 3)], None, 0)  # no keys from 9 to 3
+
+
 @pytest.fixture
 def exact(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -24,10 +24,13 @@ def keys_and_values(first, end):
     return k[None], v[None]
 
 
-def machine(address, secret, first, end):
-    """Holds keys first to end. Serves one request: queries and the diagonal come in, a state goes out."""
+def machine(console, secret, first, end):
+    """Holds keys first to end. Says where it listens, and serves one request: queries and the diagonal come in, a state goes out."""
     k, v = keys_and_values(first, end)
-    with Client(address, authkey=secret) as line:
+    with Listener(("localhost", 0), authkey=secret) as listener:
+        console.send(listener.address)
+        line = listener.accept()
+    with line:
         q, diagonal = line.recv()
         # Row i sees keys up to i + diagonal of the whole, which is i + diagonal - first of what lies here.
         state = libattn.attention(q, k, v, causal="top-left", offset=diagonal - first, return_lse=True)
@@ -37,14 +40,17 @@ def machine(address, secret, first, end):
 def ask(parts, q, diagonal):
     """Starts a process for each part and returns their states, in the order of the keys."""
     secret, spawn = os.urandom(16), multiprocessing.get_context("spawn")
-    with Listener(("localhost", 0), authkey=secret) as listener:
-        processes = [spawn.Process(target=machine, args=(listener.address, secret, *part)) for part in parts]
-        for process in processes:
-            process.start()
-        lines = [listener.accept() for _ in processes]
-        for line in lines:
-            line.send((q, diagonal))
-        answers = sorted((line.recv() for line in lines), key=lambda answer: answer[0])
+    processes, consoles = [], []
+    for part in parts:
+        console, its_end = spawn.Pipe(duplex=False)
+        processes.append(spawn.Process(target=machine, args=(its_end, secret, *part), daemon=True))
+        processes[-1].start()
+        its_end.close()  # or recv would wait for ever on a machine that died
+        consoles.append(console)
+    lines = [Client(console.recv(), authkey=secret) for console in consoles]
+    for line in lines:
+        line.send((q, diagonal))
+    answers = sorted((line.recv() for line in lines), key=lambda answer: answer[0])
     for process in processes:
         process.join()
     for first, held, state in answers:
