@@ -223,6 +223,21 @@ def test_out_of_each_kind(kind):
     assert np.array_equal(memory, libattn.attention(x, x, x, out=np.empty_like(memory)))
 
 
+def test_out_that_autograd_kept():
+    """It is no longer what the gradient has to be computed from."""
+    x, weight = torch.ones(1, 1, 2, 4), torch.ones(1, 1, 2, 4, requires_grad=True)
+    for write in (lambda out: libattn.attention(x, x, x, out=out), lambda out: libattn.merge([(x, torch.zeros(1, 1, 2))], out=out)):
+        out = torch.zeros(1, 1, 2, 4)
+        loss = (out * weight).sum()
+        write(out)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+        with torch.inference_mode():
+            out = torch.zeros(1, 1, 2, 4)
+        write(out)
+        assert (out == 1).all()
+
+
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, jnp.array])
 def test_small_arrays(kind):
     q, k = numbers((2, 2, 3, 4)), numbers((2, 2, 5, 4), seed=1)
@@ -241,6 +256,21 @@ def test_a_producer_of_a_null_pointer():
         libattn.attention(producer, producer, producer)
 
 
+def test_a_producer_of_a_later_dlpack():
+    """Whose capsule may lie in another way."""
+    class Later(OnlyDLPack):
+        def __dlpack__(self, max_version=None):
+            if max_version is None:
+                raise BufferError("it is read-only")
+            capsule = self.x.__dlpack__(max_version=max_version)
+            _arrays.VersionedDLTensor.from_address(_arrays.capsule_pointer(capsule, b"dltensor_versioned")).major = 2
+            return capsule
+
+    later = Later(numbers((1, 2, 5, 8)))
+    with pytest.raises(TypeError, match="^q: .*DLPack 2"):
+        libattn.attention(later, later, later)
+
+
 def test_exported_memory_is_let_go():
     """DLPack's producer may free or resize as soon as the call is over."""
     storage = array.array("f", [0.0] * 64)
@@ -256,6 +286,13 @@ def test_plans_are_bounded():
     for n in range(1, 3000):
         libattn.attention(x, k[:, :, :n], k[:, :, :n], threads=1)
     assert len(_attention.plans) <= _attention.KEPT
+
+
+def test_classes_are_let_go():
+    for _ in range(300):
+        x = numbers((1, 1, 2, 4)).view(type("Array", (np.ndarray,), {}))
+        libattn.attention(x, x, x)
+    assert len(_arrays.kinds) <= 100
 
 
 def test_plans_do_not_remember_what_may_change():
@@ -316,6 +353,15 @@ def test_imports_alone():
                "x = np.ones((1, 1, 2, 4), np.float32)\n"
                "assert (libattn.attention(x, x, x) == 1).all()\n")
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("module, package", [("torch", "torch"), ("transformers", "torch"), ("transformers", "transformers"), ("onnx", "onnx")])
+def test_a_package_that_is_not_there(module, package):
+    program = f"import sys\nsys.modules[{package!r}] = None\nimport libattn.{module}\n"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.returncode == 1
+    said = found.stderr.splitlines()[-1]
+    assert said.startswith(f"ModuleNotFoundError: libattn.{module} needs packages") and f"libattn[{module}]" in said
 
 
 def freed():

@@ -233,6 +233,8 @@ REFUSED = [  # changes to attention(X, X, X), and what the text must hold
     ({"left_window_size": -2}, ValueError, "left_window_size: must be -1"),
     ({"right_window_size": 1, "opset": 24}, ValueError, "left_window_size, right_window_size: are attributes from opset 25 on"),
     ({"opset": 22}, ValueError, "opset: must be 23, 24 or 25, not 22"),
+    ({"K": np.ma.masked_less(X, 0.0)}, TypeError, "K: is a masked array"),
+    ({"attn_mask": np.ma.masked_less(np.ones((3, 3), bool), True)}, TypeError, "attn_mask: is a masked array"),
 ]
 
 

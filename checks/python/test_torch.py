@@ -17,6 +17,7 @@ from sdpa import assert_close, assert_exact, definition, left, original, plain, 
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 GRAD, SUBCLASS, MODE = "autograd records it", "a subclass of Tensor", "a mode that intercepts operations, or torch.jit.trace"
+MEMORY = "elements without memory, or at addresses that are no multiples of their size"
 DEVICE, TRANSFORM = "not plain tensors in the CPU's memory", "vmap, another transform of torch.func, or forward-mode gradients"
 BACKEND, ARGUMENTS = "a backend chosen by sdpa_kernel", "an argument of another type"
 
@@ -264,6 +265,24 @@ def test_other_tensors(plain):
     for given in ((q.as_subclass(Subclass), k, v), (q, k, v.as_subclass(Subclass)), (q, k, v, torch.zeros(5, 7).as_subclass(Subclass))):
         out = left(SUBCLASS, sdpa, *given)
         assert type(out) is Subclass and torch.equal(out.as_subclass(torch.Tensor), original(*(x.as_subclass(torch.Tensor) for x in given)))
+
+
+def misaligned(x):
+    """Its elements at addresses that are no multiples of their size, as files are mapped."""
+    bytes_ = torch.zeros(x.numel() * x.itemsize + 1, dtype=torch.uint8)
+    bytes_[1:] = x.flatten().view(torch.uint8)
+    return torch.frombuffer(bytes_.numpy().data, dtype=x.dtype, offset=1).view(x.shape)
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_memory_that_only_pytorch_takes(plain, place, dtype):
+    given = [x.to(dtype) for x in (*plain, torch.randn(5, 7))]
+    want = original(*given)
+    given[place] = misaligned(given[place])
+    torch.testing.assert_close(left(MEMORY, sdpa, *given), want, equal_nan=True)
+    given[place] = torch._efficientzerotensor(given[place].shape, dtype=dtype)
+    assert left(MEMORY, sdpa, *given).shape == want.shape  # its numbers PyTorch makes of whatever lies somewhere
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

@@ -1,4 +1,5 @@
 """libattn.torch in the place of torch.nn.functional's function: install, uninstall, installed; stats; threads; the layers of torch.nn."""
+import pickle
 import threading
 
 import pytest
@@ -36,6 +37,14 @@ def test_install(plain):
         libattn.torch.uninstall()
         libattn.torch.uninstall()
     assert not routed(plain)
+
+
+def test_pickled_while_routed():
+    """As what is sent to a process, or a model that keeps the function, is. There it is whatever stands in its place."""
+    with libattn.torch.installed():
+        pickled = pickle.dumps(F.scaled_dot_product_attention)
+        assert pickle.loads(pickled) is F.scaled_dot_product_attention
+    assert pickle.loads(pickled) is original
 
 
 def test_blocks_overlap(plain):

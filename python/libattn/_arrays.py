@@ -57,6 +57,10 @@ class Kind:
         """What `empty` made, once it is written to, as the caller gets it."""
         return array
 
+    @staticmethod
+    def written(x):
+        """Called when the caller's own array has been written to."""
+
 
 class NumPy(Kind):
     """ndarray, of float32, float16, ml_dtypes.bfloat16 or bool in the machine's byte order."""
@@ -131,7 +135,10 @@ class DLPack(Kind):
             tensor = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
         except BufferError:  # read-only memory takes a version of the protocol that can say so
             capsule = x.__dlpack__(max_version=(1, 0))
-            tensor = VersionedDLTensor.from_address(capsule_pointer(capsule, b"dltensor_versioned")).tensor
+            versioned = VersionedDLTensor.from_address(capsule_pointer(capsule, b"dltensor_versioned"))
+            if versioned.major != 1:
+                raise BufferError(f"its capsule is of DLPack {versioned.major}, not 1") from None
+            tensor = versioned.tensor
         shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
         address = (tensor.data or address_of_none(math.prod(shape))) + tensor.byte_offset
@@ -224,6 +231,12 @@ class Torch(Kind):
     def writable(x):
         return True
 
+    @staticmethod
+    def written(x):
+        """What autograd may have kept of it is no longer what it was."""
+        if not x.is_inference():
+            sys.modules["torch"].autograd.graph.increment_version(x)
+
     @classmethod
     def empty(cls, like, shape, code):
         if cls.dtypes.get(like.dtype) == code:
@@ -273,7 +286,8 @@ def kind_of(x, name):
         kind = Buffer
     else:
         raise TypeError(f"{name}: must be an array (NumPy, PyTorch, JAX, DLPack or a buffer), not {type(x).__name__}")
-    kinds[type(x)] = kind
+    if len(kinds) < 100:  # a class that is remembered lives for ever
+        kinds[type(x)] = kind
     return kind
 
 

@@ -347,6 +347,8 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
         refuse(status, plan, {"q": at_q, "k": at_k, "v": at_v, "out": at_out}, at_mask)
     if out is None:
         result = kind.finish(result)
+    else:
+        kind_out.written(out)
     return (result, kind.finish(lse)) if return_lse else result
 
 
@@ -402,7 +404,10 @@ def merge(states, *, out=None, layout="bhld", device=None, threads=None):
     arguments = native.stamped(native.Args, out=arrays.look(result, "out")[2], lse=arrays.look(lse, "lse")[2])
     pairs = list(zip(addresses[::2], addresses[1::2]))
     context.library.check(context.merge(problem, pairs, arguments), lambda: f"; given {len(states)} states of {times(shape)}")
-    return (kind.finish(result) if out is None else out), kind.finish(lse)
+    if out is None:
+        return kind.finish(result), kind.finish(lse)
+    kind_out.written(out)
+    return out, kind.finish(lse)
 
 
 def is_dense(shape, strides):

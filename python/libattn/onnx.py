@@ -7,11 +7,14 @@ What the operators leave open, and float64, which libattn does not compute in, a
 from __future__ import annotations
 
 import numpy as np
-import onnx
-from onnx.reference.op_run import OpRun, RuntimeTypeError
-
 from . import _attention as core
+from ._arrays import refuse_masked
 from ._attention import times
+from ._extras import extra
+
+with extra("onnx", __name__):
+    import onnx
+    from onnx.reference.op_run import OpRun, RuntimeTypeError
 
 FLOATS = ("float32", "float16", "bfloat16")
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = (int(getattr(onnx.TensorProto, name)) for name in ("FLOAT", "FLOAT16", "DOUBLE", "BFLOAT16"))
@@ -22,6 +25,7 @@ NO_OUTPUT = np.empty(0, np.float32)  # in the place of an output without a name
 
 def tensor(name, x, ranks, kinds=FLOATS):
     """x as a NumPy array, of a rank and type that the operator and libattn both take."""
+    refuse_masked(x, name)
     if not isinstance(x, np.ndarray):
         if isinstance(x, (list, tuple)) or not hasattr(x, "__array__"):
             raise TypeError(f"{name}: must be an array, not {type(x).__name__}")

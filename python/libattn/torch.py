@@ -12,7 +12,10 @@ import logging
 import os
 import threading
 
-import torch
+from ._extras import extra
+
+with extra("torch", __name__):
+    import torch
 from torch.autograd import forward_ad
 from torch.nn.attention.bias import CausalBias
 from torch.nn import functional
@@ -48,6 +51,7 @@ ARGUMENTS = Left("an argument of another type")
 DROPOUT = Left("dropout")
 SINKS = Left("sinks that are not one for each head")
 BACKEND = Left("a backend chosen by sdpa_kernel")
+MEMORY = Left("elements without memory, or at addresses that are no multiples of their size")
 MASKED_CAUSAL = Left("both attn_mask and is_causal", error=(
     "scaled_dot_product_attention: attn_mask must not be given when is_causal=True; leave one of them away"))
 
@@ -147,6 +151,8 @@ def attend(q, k, v, mask, causal, scale, gqa, softcap=0.0, window=None, sinks=No
         q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), 0, 0 if mask is None else mask.data_ptr(),
         0 if sinks is None else sinks.data_ptr(), 0, 0, 0, 0, 0))
     if status:
+        if status == native.MISALIGNED or status in native.NULL_ARRAYS:
+            return MEMORY
         plan.context.library.check(status)
     return out
 
@@ -311,6 +317,7 @@ def route(original):
         return pass_on(original, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     here = scaled_dot_product_attention
     here.original, here.__qualname__ = original, here.__name__
+    here.__module__ = functional.__name__  # where pickle finds it by its name
     return here
 
 

@@ -8,9 +8,12 @@ sinks, position biases and the keys that an indexer chose are used where a model
 devices) PyTorch computes; see libattn.torch.stats()."""
 import logging
 
-import torch
-from transformers import AttentionInterface, AttentionMaskInterface  # 4.53; before, some models made no mask for such a name
-from transformers.masking_utils import sdpa_mask
+from ._extras import extra
+
+with extra("transformers", __name__):
+    import torch
+    from transformers import AttentionInterface, AttentionMaskInterface  # 4.53; before, some models made no mask for such a name
+    from transformers.masking_utils import sdpa_mask
 
 from .torch import extended
 
