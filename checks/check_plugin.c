@@ -66,6 +66,22 @@ static void memory(attn_context *context, stand_in_counts *counts) {
     EXPECT(counts->held == 0, "%d held", counts->held);
 }
 
+/* What has no elements may point anywhere: the device does not get to see it, nor a call that writes nothing. */
+static void empty(attn_context *context, const stand_in_counts *counts, attn_problem problem, attn_args args) {
+    const attn_state state = { args.out, args.out };
+    const int before = counts->forwards;
+    problem.len_kv = 0;
+    problem.type_mask = ATTN_BOOL;
+    args.mask = args.k;
+    EXPECT(attn_forward(context, &problem, &args) == ATTN_OK && counts->forwards == before + 1, "no keys");
+    EXPECT(counts->args.k == NULL && counts->args.v == NULL && counts->args.mask == NULL && counts->args.q == args.q, "what it is given");
+    problem.len_q = 0;
+    EXPECT(attn_forward(context, &problem, &args) == ATTN_OK && attn_merge(context, &problem, &state, 1, &args) == ATTN_OK, "no rows");
+    problem.len_q = LEN, problem.batch = 0;
+    EXPECT(attn_forward(context, &problem, &args) == ATTN_OK && attn_merge(context, &problem, &state, 1, &args) == ATTN_OK, "no batch");
+    EXPECT(counts->forwards == before + 1, "%d calls of nothing", counts->forwards - before - 1);
+}
+
 /* Pointers of the device's memory: addresses that this process cannot read. */
 static void calls(attn_context *context, stand_in_counts *counts) {
     attn_problem problem;
@@ -80,6 +96,7 @@ static void calls(attn_context *context, stand_in_counts *counts) {
     EXPECT(attn_forward(context, &problem, &args) == ATTN_OK && counts->forwards == 1, "forward");
     EXPECT(counts->args.q == args.q && counts->args.len_kv == args.len_kv && counts->args.stream == &stream, "its arguments");
     EXPECT(counts->args.workspace != NULL && counts->args.workspace_size >= LEN && counts->held == 1, "a workspace of the device's");
+    empty(context, counts, problem, args);
     attn_state states[2] = { { (float *)(void *)far, (float *)(void *)(far + 0x1000) }, { (float *)(void *)far, (float *)(void *)far } };
     EXPECT(attn_merge(context, &problem, states, 2, &args) == ATTN_OK && counts->states == 2, "merge");
     EXPECT(attn_explain(context, &problem, &explanation) == ATTN_OK && strcmp(explanation.kernel, "stand-in") == 0, "explain");

@@ -202,6 +202,7 @@ static attn_status run(attn_context *context, const work *w, const attn_args *ar
 }
 
 static attn_status run_with_workspace(attn_context *context, const work *w, attn_args *args, size_t needed) {
+    if (w->problem->batch == 0 || w->problem->len_q == 0) return ATTN_OK;
     if (needed == 0 || args->workspace != NULL) return run(context, w, args);
     attn_lock_take(&context->lock);
     attn_status status = grow_workspace(context, needed);

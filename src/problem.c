@@ -335,6 +335,7 @@ attn_status attn_args_check(const attn_problem *problem, const attn_args *given,
                 place_bytes(&r[SLOPES], args->slopes, heads, sizeof *args->slopes) &&
                 place_bytes(&r[LEN_Q], args->len_q, batch, sizeof *args->len_q) &&
                 place_bytes(&r[LEN_KV], args->len_kv, batch, sizeof *args->len_kv);
+    if (remote && problem->len_kv == 0) args->k = args->v = args->mask = NULL; /* these may point anywhere, and devices look at pointers */
     return fits ? overlaps_check(r) : ATTN_ERROR_TOO_LARGE;
 }
 

@@ -55,6 +55,7 @@ class Target:
 
     def __init__(self, library, name, device, isa=None, mirrored=False):
         self.library, self.name, self.device, self.isa, self.mirrored = library, name, device, isa, mirrored
+        self.forks = device != native.CUDA  # whose driver does not work in a child
         self.contexts = {}
 
     def open(self, config=Config()):

@@ -151,7 +151,7 @@ def completes_within(run, rule):
         return [f"in the child: {differ}"] if differ else []
 
     wrong = []
-    if run.case["kind"] == "fork" or "fork" in run.case.get("procedure", ""):
+    if run.target.forks and (run.case["kind"] == "fork" or "fork" in run.case.get("procedure", "")):
         wrong += isolate.run(in_child, limit)
     start = time.monotonic()
     differ = before.bits_differ(run.again())

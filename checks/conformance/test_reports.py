@@ -143,11 +143,11 @@ def skip_unless_possible(case, config):
 HOST_RULES = {"rss_growth_max", "thread_count_restored", "scratch_max"}
 
 
-def skip_on_device(case):
+def skip_on_device(case, target):
     """What does not apply where a device has memory and threads of its own."""
     if all(rule["rule"] in HOST_RULES for rule in case["expected"]["rules"]):
         pytest.skip(f"{case['id']} is about the memory or the threads of the host")
-    if case["kind"] == "fork":
+    if case["kind"] == "fork" and not target.forks:
         pytest.skip(f"{case['id']}: a device does not survive a fork")
     lengths = (case["seqlens_q"], case["Lq"]), (case["seqlens_k"], case["Lk"])
     if any(given is not None and not all(0 <= n <= most for n in given) for given, most in lengths):
@@ -162,7 +162,7 @@ def test_case(report, name, target_of, isolated, request, tmp_path):
         return
     target = target_of(name)
     if target.mirrored:
-        skip_on_device(case)
+        skip_on_device(case, target)
     light = name != conftest.target_names(request.config)[-1]
     points = [(f"{label} {more}".strip(), point) for label, swept in cases.sweep(case) for more, point in odd_strides(swept)]
     for label, point in points:
