@@ -2,6 +2,7 @@
 #include "options.h"
 #include "convert.h"
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +28,14 @@ const char *attn_cli_device(attn_device device) {
     return names[device];
 }
 
-static bool device_parse(const char *text, attn_device *device) {
+/* NAME or NAME:INDEX */
+static bool device_parse(const char *text, attn_device *device, int *index) {
+    const size_t name = strcspn(text, ":");
+    int64_t number = 0;
+    if (text[name] != 0 && (!attn_cli_int_parse(text + name + 1, &number) || number < 0 || number > INT_MAX)) return false;
+    *index = (int)number;
     for (*device = ATTN_CPU; *device <= ATTN_CUDA; ++*device)
-        if (strcmp(text, attn_cli_device(*device)) == 0) return true;
+        if (strlen(attn_cli_device(*device)) == name && strncmp(text, attn_cli_device(*device), name) == 0) return true;
     return false;
 }
 
@@ -45,7 +51,7 @@ static bool align_parse(const char *text, attn_align *align) {
 enum { KEY_DEVICE = 1000, KEY_ISA, KEY_PRECISION, KEY_THREADS, KEY_PASSES, KEY_CHUNK };
 
 static const struct argp_option device_options[] = {
-    { "device", KEY_DEVICE, "DEVICE", 0, "cpu (the default), reference or cuda", 10 },
+    { "device", KEY_DEVICE, "DEVICE", 0, "cpu (the default), reference, or cuda; cuda:1 for the second of several", 10 },
     { "isa", KEY_ISA, "ISA", 0,
       "Instruction set: scalar, avx2, avx512, avx512bf16, amx, neon, neonbf16, general, sm90; without it the best there is", 10 },
     { "precision", KEY_PRECISION, "WORD", 0, "exact (the default), or fast: probabilities may be rounded to 16 bits", 10 },
@@ -60,7 +66,8 @@ static error_t parse_device(int key, char *arg, struct argp_state *state) {
     int64_t number = 0;
     switch (key) {
     case KEY_DEVICE:
-        if (!device_parse(arg, &options->device)) argp_error(state, "--device %s: must be cpu, reference or cuda", arg);
+        if (!device_parse(arg, &options->device, &options->index))
+            argp_error(state, "--device %s: must be cpu, reference or cuda, or one with its number, as cuda:1", arg);
         return 0;
     case KEY_ISA:
         options->isa = arg;
@@ -101,9 +108,10 @@ attn_context *attn_cli_open(const attn_options *options) {
 }
 
 void attn_cli_device_text(const attn_options *options, char *text, size_t size) {
-    char number[64];
-    snprintf(text, size, "%s%s%s%s%s", options->device != ATTN_CPU ? " --device " : "",
-             options->device != ATTN_CPU ? attn_cli_device(options->device) : "", options->isa ? " --isa " : "",
+    char number[64], unit[16] = "";
+    if (options->index != 0) snprintf(unit, sizeof unit, ":%d", options->index);
+    snprintf(text, size, "%s%s%s%s%s%s", options->device != ATTN_CPU ? " --device " : "",
+             options->device != ATTN_CPU ? attn_cli_device(options->device) : "", unit, options->isa ? " --isa " : "",
              options->isa ? options->isa : "", options->precision == ATTN_FAST ? " --precision fast" : "");
     const struct {
         const char *name;
