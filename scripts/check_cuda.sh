@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_cuda.sh BUILD [STEP...]: checks the CUDA device on a machine with a GPU: what is built in BUILD, or brought there (attn, libattn.so,
-# libattn_cuda.so, checks/check_cuda; nothing is built here). Steps: device, problems, conformance, sanitizer; without: all. Ends with a
-# line for each step, and with 1 where one failed.
+# libattn_cuda.so, checks/check_cuda, checks/example_cuda; nothing is built here). Steps: device, problems, conformance, sanitizer; without:
+# all. Ends with a line for each step, and with 1 where one failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "$1")
@@ -11,7 +11,7 @@ steps=("$@")
 export ATTN_PLUGINS=$build LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [[ ${ATTN_PYTHON-} ]] || { ATTN_PYTHON=build/venv/bin/python && [[ -x $ATTN_PYTHON ]]; } || ATTN_PYTHON=python3
 
-device() { "$build/checks/check_cuda"; }
+device() { "$build/checks/check_cuda" && "$build/checks/example_cuda"; }
 
 problems() { # every type, mask, band and length against the reference, in every way that there is
     local result=0 options
