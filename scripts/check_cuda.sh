@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # check_cuda.sh BUILD [STEP...]: checks the CUDA device on a machine with a GPU: what is built in BUILD, or brought there (attn, libattn.so,
-# libattn_cuda.so, checks/check_cuda, checks/example_cuda; nothing is built here). Steps: device, problems, conformance, sanitizer; without:
-# all. Ends with a line for each step, and with 1 where one failed.
+# libattn_cuda.so, checks/check_cuda, checks/example_cuda; nothing is built here). Steps: device, problems, conformance, python, sanitizer;
+# without: all. python takes a Python with pytest and a PyTorch with CUDA (ATTN_TORCH_PYTHON, else python3). Ends with a line for each step,
+# and with 1 where one failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath "$1")
 shift
 steps=("$@")
-((${#steps[@]})) || steps=(device problems conformance sanitizer)
+((${#steps[@]})) || steps=(device problems conformance python sanitizer)
 export ATTN_PLUGINS=$build LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [[ ${ATTN_PYTHON-} ]] || { ATTN_PYTHON=build/venv/bin/python && [[ -x $ATTN_PYTHON ]]; } || ATTN_PYTHON=python3
 
@@ -26,6 +27,16 @@ problems() { # every type, mask, band and length against the reference, in every
 conformance() { # cases by other hands
     PYTHONDONTWRITEBYTECODE=1 ATTN_LIB=$build/libattn.so ATTN_BIN=$build/attn \
         "$ATTN_PYTHON" -m pytest -q -rs -p no:cacheprovider --target cuda checks/conformance </dev/null
+}
+
+python() { # tensors of PyTorch's, its streams and graphs
+    local torch=${ATTN_TORCH_PYTHON:-python3}
+    if ! "$torch" -c 'import pytest, torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+        echo "left out: $torch has no pytest, or no PyTorch with CUDA (ATTN_TORCH_PYTHON)"
+        return
+    fi
+    PYTHONPATH=$PWD/python LIBATTN_LIBRARY=$build/libattn.so PYTHONDONTWRITEBYTECODE=1 \
+        "$torch" -m pytest -q -rs -p no:cacheprovider checks/python/test_cuda.py -k "not stand_in" </dev/null
 }
 
 watched() { # TOOL COMMAND...
@@ -48,8 +59,8 @@ result=0
 report=()
 for step in "${steps[@]}"; do
     case $step in
-    device | problems | conformance | sanitizer) ;;
-    *) echo "check_cuda.sh: no step $step (device, problems, conformance, sanitizer)" >&2; exit 2 ;;
+    device | problems | conformance | python | sanitizer) ;;
+    *) echo "check_cuda.sh: no step $step (device, problems, conformance, python, sanitizer)" >&2; exit 2 ;;
     esac
     printf '\n== %s\n' "$step"
     begun=$SECONDS code=0

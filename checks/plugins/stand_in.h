@@ -8,5 +8,6 @@ typedef struct stand_in_counts {
     int index, closed, forwards, held;
     int64_t states;
     attn_args args; /* of the last call */
+    attn_problem problem;
 } stand_in_counts;
 #endif

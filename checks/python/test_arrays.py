@@ -355,7 +355,8 @@ def test_imports_alone():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("module, package", [("torch", "torch"), ("transformers", "torch"), ("transformers", "transformers"), ("onnx", "onnx")])
+@pytest.mark.parametrize("module, package", [("torch", "torch"), ("transformers", "torch"), ("transformers", "transformers"),
+                                             ("onnx", "onnx")])
 def test_a_package_that_is_not_there(module, package):
     program = f"import sys\nsys.modules[{package!r}] = None\nimport libattn.{module}\n"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

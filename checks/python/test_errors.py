@@ -193,15 +193,29 @@ def test_devices():
     says(error, ["k", "CPU"])
 
     class Elsewhere:
+        def __init__(self, kind):
+            self.kind = kind
+
         def __dlpack_device__(self):
-            return 2, 0
+            return self.kind, 0
 
         def __dlpack__(self, **options):
             raise AssertionError("not to be asked")
 
     with pytest.raises(ValueError) as error:
-        libattn.attention(k, k, Elsewhere())
-    says(error, ["v", "device"])
+        libattn.attention(k, k, Elsewhere(2))
+    says(error, ["v", "on the GPU cuda:0, but q in the CPU's memory"])
+    with pytest.raises(ValueError) as error:
+        libattn.attention(k, k, Elsewhere(8))
+    says(error, ["v", "a device of DLPack's type 8"])
+    for given, texts in (("cuda", ["device", "'cuda'", "CPU's memory"]), ("cuda:1", ["device", "'cuda:1'", "CPU's memory"]),
+                         ("cpu:0", ["device", "'cpu:0'"]), ("cuda:", ["device", "'cuda:'"]), ("cuda:-1", ["device", "'cuda:-1'"])):
+        with pytest.raises(ValueError) as error:
+            libattn.attention(k, k, k, device=given)
+        says(error, texts)
+        with pytest.raises(ValueError) as error:
+            libattn.merge([(k, k[..., 0])], device=given)
+        says(error, texts)
 
 
 def test_traced_by_jax():

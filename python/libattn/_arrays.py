@@ -1,7 +1,8 @@
 """Arrays of other libraries as addresses, shapes and strides, without a copy.
 
 A *kind* is what one library's arrays have in common. Its `look` says, as quickly as that library can, what an array is (a signature, equal
-for equal descriptions) and where; its `read` says what a signature means, in elements: (shape, strides, type)."""
+for equal descriptions) and where; its `read` says what a signature means, in elements: (shape, strides, type); its `gpu`, on which GPU
+that is, None for the CPU's memory. Memory of a GPU is never touched here; _gpu.py has what only arrays there need."""
 from __future__ import annotations
 
 import ctypes
@@ -53,6 +54,10 @@ def dense_strides(shape):
 
 class Kind:
     @staticmethod
+    def gpu(signature):
+        return None
+
+    @staticmethod
     def finish(array):
         """What `empty` made, once it is written to, as the caller gets it."""
         return array
@@ -68,7 +73,7 @@ class NumPy(Kind):
     dtypes = {np.dtype(np.float32): native.F32, np.dtype(np.float16): native.F16, np.dtype(np.bool_): native.BOOL}
 
     @staticmethod
-    def look(x):
+    def look(x, stream=None):
         return (x.shape, x.strides, x.dtype), numpy_address(x), x
 
     @classmethod
@@ -119,22 +124,29 @@ class VersionedDLTensor(Structure):
 
 
 CPU_DEVICES = (1, 3, 11)  # plain, and pinned for CUDA or ROCm
+CUDA_DEVICES = (2, 13)  # plain and managed
+DEFAULT_STREAM = 1  # in DLPack; CUDA itself calls it 0 as well
 DLPACK_TYPES = {(2, 32): native.F32, (2, 16): native.F16, (4, 16): native.BF16, (6, 8): native.BOOL}
 
 
 class DLPack(Kind):
-    """Anything with __dlpack__. The capsule is looked into and let go unconsumed, which frees what it holds. Results are NumPy arrays."""
+    """Anything with __dlpack__. The capsule is looked into and let go unconsumed, which frees what it holds. Results are NumPy arrays, or
+    on a GPU the producer's own, by the array API."""
 
     @staticmethod
-    def look(x):
-        device = x.__dlpack_device__()
-        if device[0] not in CPU_DEVICES:
-            return (None, None, None, int(device[0])), 0, x
+    def look(x, stream=DEFAULT_STREAM):
+        """stream: where on a GPU the producer's work has to be done before ours; None: no memory of a GPU is wanted."""
+        device = tuple(map(int, x.__dlpack_device__()))
+        options = {}
+        if device[0] in CUDA_DEVICES and stream is not None:
+            options = {"stream": stream or DEFAULT_STREAM}
+        elif device[0] not in CPU_DEVICES:
+            return (None, None, None, device), 0, x
         try:
-            capsule = x.__dlpack__()
+            capsule = x.__dlpack__(**options)
             tensor = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
         except BufferError:  # read-only memory takes a version of the protocol that can say so
-            capsule = x.__dlpack__(max_version=(1, 0))
+            capsule = x.__dlpack__(max_version=(1, 0), **options)
             versioned = VersionedDLTensor.from_address(capsule_pointer(capsule, b"dltensor_versioned"))
             if versioned.major != 1:
                 raise BufferError(f"its capsule is of DLPack {versioned.major}, not 1") from None
@@ -142,13 +154,18 @@ class DLPack(Kind):
         shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
         address = (tensor.data or address_of_none(math.prod(shape))) + tensor.byte_offset
-        return (shape, strides, (tensor.code, tensor.bits, tensor.lanes), int(device[0])), address, capsule
+        return (shape, strides, (tensor.code, tensor.bits, tensor.lanes), device), address, capsule
+
+    @staticmethod
+    def gpu(signature):
+        device = signature[3]
+        return device[1] if device[0] in CUDA_DEVICES else None
 
     @staticmethod
     def read(signature, name):
         shape, strides, dtype, device = signature
-        if device not in CPU_DEVICES:
-            raise ValueError(f"{name}: lies on a device of DLPack's type {device}, not in the CPU's memory")
+        if device[0] not in CPU_DEVICES + CUDA_DEVICES:
+            raise ValueError(f"{name}: lies on a device of DLPack's type {device[0]}, neither in the CPU's memory nor a CUDA device's")
         code = DLPACK_TYPES.get(dtype[:2]) if dtype[2] == 1 else None
         if code is None:
             raise TypeError(f"{name}: DLPack type (code, bits, lanes) {dtype} is none of float32, float16, bfloat16, and bool for a mask")
@@ -160,11 +177,20 @@ class DLPack(Kind):
 
     @staticmethod
     def empty(like, shape, code):
-        return np.empty(shape, dtype_of(code))
+        if int(like.__dlpack_device__()[0]) not in CUDA_DEVICES:
+            return np.empty(shape, dtype_of(code))
+        library = like.__array_namespace__()
+        return library.empty(shape, dtype=library.float32 if code == native.F32 else like.dtype, device=like.device)
 
 
 class JAX(DLPack):
     """jax.Array on the CPU, as a value and not while it is traced; results are JAX arrays."""
+
+    @classmethod
+    def read(cls, signature, name):
+        if cls.gpu(signature) is not None:
+            raise ValueError(f"{name}: is a JAX array on a GPU, and only those on the CPU are taken")
+        return super().read(signature, name)
 
     @staticmethod
     def finish(array):
@@ -176,7 +202,7 @@ class Buffer(Kind):
     """What speaks the buffer protocol or __array_interface__: memoryview, array.array and so on. Results are NumPy arrays."""
 
     @staticmethod
-    def look(x):
+    def look(x, stream=None):
         return NumPy.look(np.asarray(x))
 
     read = NumPy.read
@@ -185,11 +211,13 @@ class Buffer(Kind):
     def writable(x):
         return np.asarray(x).flags.writeable
 
-    empty = DLPack.empty
+    @staticmethod
+    def empty(like, shape, code):
+        return np.empty(shape, dtype_of(code))
 
 
 class Torch(Kind):
-    """torch.Tensor."""
+    """torch.Tensor, in the CPU's memory or a CUDA device's."""
 
     dtypes, is_grad_enabled, forward_ad = {}, None, None
 
@@ -209,17 +237,23 @@ class Torch(Kind):
         return None
 
     @staticmethod
-    def look(x):
+    def look(x, stream=None):
         recorded = Torch.recorded(x) if x.requires_grad or Torch.forward_ad._current_level >= 0 else None
-        return (x.shape, x.stride(), x.dtype, x.is_cpu, recorded, x.is_neg()), x.data_ptr() or address_of_none(x.is_cpu and x.numel()), x
+        return ((x.shape, x.stride(), x.dtype, x.is_cpu or x.device, recorded, x.is_neg()),
+                x.data_ptr() or address_of_none((x.is_cpu or x.is_cuda) and x.numel()), x)
+
+    @staticmethod
+    def gpu(signature):
+        device = signature[3]
+        return device.index if device is not True and device.type == "cuda" else None
 
     @classmethod
     def read(cls, signature, name):
-        shape, strides, dtype, is_cpu, recorded, is_negative = signature
+        shape, strides, dtype, device, recorded, is_negative = signature
         if recorded:
             raise ValueError(f"{name}: {recorded}")
-        if not is_cpu:
-            raise ValueError(f"{name}: the tensor is not on the CPU; this build of libattn has no other device")
+        if device is not True and device.type != "cuda":
+            raise ValueError(f"{name}: the tensor is on {device}, neither in the CPU's memory nor a CUDA device's")
         if is_negative:
             raise ValueError(f"{name}: a view with its sign bit pending; call resolve_neg() on it")
         code = cls.dtypes.get(dtype)
@@ -291,11 +325,11 @@ def kind_of(x, name):
     return kind
 
 
-def look(x, name):
-    """The kind, the signature, the address, and what must live as long as the address is used."""
+def look(x, name, stream=DEFAULT_STREAM):
+    """The kind, the signature, the address, and what must live as long as the address is used. stream: see DLPack.look."""
     kind = kinds.get(type(x)) or kind_of(x, name)
     try:
-        return kind, *kind.look(x)
+        return kind, *kind.look(x, stream)
     except Exception as why:
         if jax_tracer(x):
             raise TypeError(f"{name}: is traced by JAX (under jit, grad or vmap), so it has no values yet") from why

@@ -1,4 +1,4 @@
-"""attention, merge, explain and info over the C API. A call's description (shapes, strides, types, options) is worked out once and kept; a
+"""attention, explain and info over the C API. A call's description (shapes, strides, types, options) is worked out once and kept; a
 call that looks like an earlier one only fetches addresses."""
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import threading
 import numpy as np
 
 from . import _arrays as arrays
+from . import _gpu as gpus
 from . import _native as native
 
 AXES = {"bhld": (0, 1, 2, 3), "blhd": (0, 2, 1, 3)}  # of batch, head, row, element
 LAYOUTS = {"bhld": native.BHLD, "blhd": native.BLHD}
-DEVICES = {None: native.CPU, "cpu": native.CPU, "reference": native.REFERENCE}
+DEVICES = {None: native.CPU, "cpu": native.CPU, "reference": native.REFERENCE, "cuda": native.CUDA}
 CAUSAL = {None: False, False: False, True: True, "top-left": "top-left", "bottom-right": "bottom-right"}  # 0 and 1 are False and True
 CORNERS = {None: None, "top-left": native.TOP_LEFT, "bottom-right": native.BOTTOM_RIGHT}
 PRECISIONS = {"exact": native.EXACT, "fast": native.FAST}
 KEPT = 1024  # descriptions
 READ_ONLY = "out: is read-only, or of a kind that does not let itself be written to (JAX arrays, what has DLPack alone)"
 
-pack_args = native.pack_args
+pack_args, pack_args_and_stream = native.pack_args, native.pack_args_and_stream
 plans = {}
 opening = threading.RLock()  # a handler of signals, or a __del__, may call while its own thread is opening
 
@@ -38,16 +39,31 @@ if hasattr(os, "register_at_fork"):
 
 
 @functools.lru_cache(maxsize=None)
-def open_context(device, threads, precision, gomp_parallel):
-    return native.library().open(device=device, threads=threads, precision=precision, gomp_parallel=gomp_parallel)
+def open_context(device, threads, precision, gomp_parallel, index):
+    return native.library().open(device=device, threads=threads, precision=precision, gomp_parallel=gomp_parallel, index=index)
 
 
-def context_of(device, threads, precision, gomp_parallel=None):
-    device = choice("device", device, DEVICES, '"cpu" or "reference"')
+def context_of(device, threads, precision, gomp_parallel=None, index=0):
+    device = choice("device", device, DEVICES, '"cpu", "reference" or "cuda"')
     precision = choice("precision", precision, PRECISIONS, '"exact" or "fast"')
     threads = whole("threads", 0 if threads is None else threads)
     with opening:
-        return open_context(device, max(-1, min(threads, 1025)), precision, gomp_parallel)
+        return open_context(device, max(-1, min(threads, 1025)), precision, gomp_parallel, index)
+
+
+def device_of(device, places):
+    """The device to use and its index, from what is asked for and from where the arrays lie: [(name, GPU or None)], the first decides."""
+    first, gpu = places[0]
+    for name, other in places[1:]:
+        if other != gpu:
+            raise ValueError(f"{name}: lies {gpus.place(other)}, but {first} {gpus.place(gpu)}")
+    word, colon, index = device.partition(":") if isinstance(device, str) else (device, "", "")
+    if colon and not (word == "cuda" and index.isdecimal()):
+        word = device
+    choice("device", word, DEVICES, '"cpu", "reference" or "cuda"')
+    if device is not None and ((word == "cuda") != (gpu is not None) or (colon and int(index) != gpu)):
+        raise ValueError(f"device: is {device!r}, but {first} lies {gpus.place(gpu)}")
+    return (word, 0) if gpu is None else ("cuda", gpu)
 
 
 def whole(name, x):
@@ -114,6 +130,7 @@ class Plan:
         self.out_type, self.batch, self.heads_q = problem.type_out, problem.batch, problem.heads_q
         self.lengths = {"len_q": min(problem.len_q, 2**31 - 1), "len_kv": min(problem.len_kv, 2**31 - 1)}  # int32 in the library
         self.forward = context.lib.attn_forward
+        self.scratch = 0  # bytes that a call on a GPU is given to work in
 
     def about(self):
         return "; given " + ", ".join(map(str, self.tensors))
@@ -177,10 +194,12 @@ def set_mask(problem, kind, signature):
 def prepare(looks, mask, out, causal, window, offset, align, scale, softcap, layout, device, threads, precision):
     """The plan of a call; every rule that can be told from shapes and options is checked here."""
     choice("layout", layout, AXES, '"bhld" or "blhd"')
+    given = [*zip("qkv", looks), *([("mask", mask)] if mask is not None else []), *([("out", out)] if out is not None else [])]
+    device, index = device_of(device, [(name, kind.gpu(signature)) for name, (kind, signature) in given])
     q, k, v = (Tensor(name, kind, signature, layout) for name, (kind, signature) in zip("qkv", looks))
     check_shapes(q, k, v, layout)
     batch, heads_q, len_q, dim = q.shape
-    context = context_of(device, threads, precision)
+    context = context_of(device, threads, precision, index=index)
     problem = context.problem(LAYOUTS[layout], q.type, batch, heads_q, k.shape[1], len_q, k.shape[2], dim)
     problem.dim_v, problem.type_k, problem.type_v = v.shape[3], k.type, v.type
     shape = (batch, heads_q, len_q, v.shape[3])
@@ -204,7 +223,8 @@ def prepare(looks, mask, out, causal, window, offset, align, scale, softcap, lay
     if mask is not None:
         set_mask(problem, *mask)
     plan = Plan(context, problem, plain, tensors)
-    context.workspace(problem, plan.about)  # asks the library whether it takes the problem
+    workspace = context.workspace(problem, plan.about)  # asks the library whether it takes the problem
+    plan.scratch = workspace if device == "cuda" else 0
     return plan
 
 
@@ -257,12 +277,22 @@ def vector(name, x, dtype, count, most=None):
         raise ValueError(f"{name}: its entries must fit float32, and do not") from None
 
 
-def vectors(plan, sinks, alibi_slopes, len_q, len_kv):
-    """Those that are given, as the library takes them, and None for the others."""
+def vectors(plan, memory, sinks, alibi_slopes, len_q, len_kv):
+    """The addresses of those that are given, as the library takes them, 0 for the others, each with what holds it. memory: the GPU's, or
+    None."""
     heads, batch, lengths = plan.heads_q, plan.batch, plan.lengths
-    return [None if x is None else vector(name, x, dtype, count, most) for name, x, dtype, count, most in (
-        ("sinks", sinks, np.float32, heads, None), ("alibi_slopes", alibi_slopes, np.float32, heads, None),
-        ("len_q", len_q, np.int32, batch, lengths["len_q"]), ("len_kv", len_kv, np.int32, batch, lengths["len_kv"]))]
+    found = []
+    for name, x, dtype, count, most in (
+            ("sinks", sinks, np.float32, heads, None), ("alibi_slopes", alibi_slopes, np.float32, heads, None),
+            ("len_q", len_q, np.int32, batch, lengths["len_q"]), ("len_kv", len_kv, np.int32, batch, lengths["len_kv"])):
+        if x is None:
+            found.append((0, None))
+        elif memory is not None and gpus.holds(x):
+            found.append(gpus.vector(memory, name, x, most is not None, count))
+        else:
+            array = vector(name, x, dtype, count, most)
+            found.append((array.ctypes.data, array) if memory is None else memory.put(array))
+    return found
 
 
 def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, align=None, scale=None, softcap=0.0, sinks=None,
@@ -270,9 +300,10 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
               precision="exact"):
     """Scaled dot-product attention, softmax(scale · q kᵀ + mask) v, with every intermediate in float32.
 
-    Arrays may be NumPy (float32, float16, ml_dtypes.bfloat16), PyTorch CPU tensors, JAX arrays on the CPU, or anything with DLPack, the
+    Arrays may be NumPy (float32, float16, ml_dtypes.bfloat16), PyTorch tensors, JAX arrays on the CPU, or anything with DLPack, the
     buffer protocol or ``__array_interface__``; they are read where they lie, with their own strides, and never copied. The result is of
-    q's kind and type. The GIL is released while it is computed.
+    q's kind and type. The GIL is released while it is computed. Arrays on a GPU lie all on one, which computes, in PyTorch's current
+    stream or for other libraries in the default one; the call does not wait for it.
 
     q               [batch, heads_q, len_q, dim_qk]; with layout="blhd": [batch, len_q, heads_q, dim_qk]. The last axis is contiguous.
     k, v            [batch, heads_kv, len_kv, dim_qk] and [.., dim_v]. heads_q is a multiple of heads_kv: query head h uses key head
@@ -288,10 +319,11 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
     softcap         c > 0: scores become c · tanh(score / c) before the mask is added. 0: none.
     sinks           [heads_q]: one more score for each row, without a value.
     alibi_slopes    [heads_q]: slope · distance to the diagonal is subtracted from scores.
-    len_q, len_kv   [batch] or one number: actual lengths. Rows of out past len_q are 0 (untouched in an out of yours), lse -inf.
+    len_q, len_kv   [batch] or one number: actual lengths (on a GPU already: used as they are). Rows of out past len_q are 0
+                    (untouched in an out of yours), lse -inf.
     return_lse      also return lse, float32 [batch, heads_q, len_q]: the natural log of each row's sum of exponentials.
     out             write here (any of the three types, strides of its own) and return it.
-    device          "cpu" (default), or "reference": the definition in double, slow.
+    device          None (default): where the arrays lie. "cpu"; "cuda" or "cuda:1" for a GPU; "reference": the definition in double, slow.
     threads         default: one for each CPU that this process may use.
     precision       "exact", or "fast": probabilities may be rounded to 16 bits where that is faster; explain() says by how much.
 
@@ -299,14 +331,19 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
     broken; the text names the argument, with the shapes. Nothing is written then."""
     look = arrays.look
     kind, sign_q, at_q, keep_q = look(q, "q")
-    kind_k, sign_k, at_k, keep_k = look(k, "k")
-    kind_v, sign_v, at_v, keep_v = look(v, "v")
+    gpu = kind.gpu(sign_q)
+    memory = stream = None
+    if gpu is not None:
+        memory = gpus.memory_of(kind, q, gpu)
+        stream = memory.stream
+    kind_k, sign_k, at_k, keep_k = look(k, "k", stream)
+    kind_v, sign_v, at_v, keep_v = look(v, "v", stream)
     sign_mask = sign_out = None
     at_mask = 0
     if mask is not None:
-        kind_mask, sign_mask, at_mask, keep_mask = look(mask, "mask")
+        kind_mask, sign_mask, at_mask, keep_mask = look(mask, "mask", stream)
     if out is not None:
-        kind_out, sign_out, at_out, keep_out = look(out, "out")
+        kind_out, sign_out, at_out, keep_out = look(out, "out", stream)
         if not kind_out.writable(out):
             raise ValueError(READ_ONLY)
     if type(window) is list:
@@ -327,22 +364,26 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
     if sinks is None and alibi_slopes is None and len_q is None and len_kv is None:
         at_sinks = at_slopes = at_len_q = at_len_kv = 0
     else:
-        keep = vectors(plan, sinks, alibi_slopes, len_q, len_kv)
-        at_sinks, at_slopes, at_len_q, at_len_kv = (0 if x is None else x.ctypes.data for x in keep)
+        keep = vectors(plan, memory, sinks, alibi_slopes, len_q, len_kv)
+        at_sinks, at_slopes, at_len_q, at_len_kv = (address for address, _ in keep)
     result = out
     if out is None:
         result = kind.empty(q, plan.out_shape, plan.out_type)
         if len_q is not None:
             result[...] = 0
-        at_out = look(result, "out")[2]
+        at_out = look(result, "out", stream)[2]
     lse, at_lse = None, 0
     if return_lse:
         lse = kind.empty(q, plan.lse_shape, native.F32)
         if len_q is not None:
             lse[...] = -math.inf
-        at_lse = look(lse, "lse")[2]
-    status = plan.forward(plan.handle, plan.address,
-                          pack_args(at_q, at_k, at_v, at_out, at_lse, at_mask, at_sinks, at_slopes, at_len_q, at_len_kv, 0, 0))
+        at_lse = look(lse, "lse", stream)[2]
+    arguments = at_q, at_k, at_v, at_out, at_lse, at_mask, at_sinks, at_slopes, at_len_q, at_len_kv
+    if gpu is None:
+        status = plan.forward(plan.handle, plan.address, pack_args(*arguments, 0, 0))
+    else:
+        at_scratch, keep_scratch = memory.scratch(plan.scratch) if plan.scratch else (0, None)
+        status = plan.forward(plan.handle, plan.address, pack_args_and_stream(*arguments, at_scratch, plan.scratch, stream))
     if status:
         refuse(status, plan, {"q": at_q, "k": at_k, "v": at_v, "out": at_out}, at_mask)
     if out is None:
@@ -350,84 +391,6 @@ def attention(q, k, v, *, mask=None, causal=False, window=None, offset=None, ali
     else:
         kind_out.written(out)
     return (result, kind.finish(lse)) if return_lse else result
-
-
-def merge(states, *, out=None, layout="bhld", device=None, threads=None):
-    """One state of all keys from states of disjoint sets of keys, folded in order: (out, lse) from a list of such pairs.
-
-    states          pairs as attention(..., return_lse=True) gives them: out float32 in the layout, lse float32 [batch, heads, rows]. An
-                    lse of -inf is the state of no keys. Those that are not dense, or not aligned, are copied. A sink belongs into exactly
-                    one of them.
-    out             write here: float32, float16 or bfloat16, dense, and none of the states.
-
-    Returns (out, lse), float32 unless out says otherwise, of the first state's kind."""
-    choice("layout", layout, AXES, '"bhld" or "blhd"')
-    try:
-        states = [tuple(state) for state in states]
-    except TypeError:
-        raise TypeError(f"states: must be a list of pairs (out, lse), not {type(states).__name__}") from None
-    if not states or any(len(state) != 2 for state in states):
-        raise ValueError("states: must be one or more pairs (out, lse)")
-    kind, signature, _, _ = arrays.look(states[0][0], "states[0] out")
-    shape = tuple(kind.read(signature, "states[0] out")[0])
-    if len(shape) != 4:
-        raise ValueError(f"states[0] out: must have 4 axes, {', '.join(layout)}, not {len(shape)}; its shape is {times(shape)}")
-    batch, heads, rows, dim = (shape[a] for a in AXES[layout])
-    if heads == 0 or dim == 0:
-        raise ValueError(f"states[0] out: must have one head or more, of one element or more; its shape is {times(shape)} ({layout})")
-    context = context_of(device, threads, "exact")
-    problem = context.problem(LAYOUTS[layout], native.F32, batch, heads, heads, rows, 0, dim)
-    shapes = {"out": shape, "lse": (batch, heads, rows)}
-    addresses, keep = [], []
-    for i, pair in enumerate(states):
-        for part, x in zip(("out", "lse"), pair):
-            address, alive = dense_f32(x, f"states[{i}] {part}", shapes[part])
-            addresses.append(address)
-            keep.append(alive)
-    result = out
-    if out is None:
-        result = kind.empty(states[0][0], shape, native.F32)
-    else:
-        kind_out, sign_out, at_out, _ = arrays.look(out, "out")
-        o = Tensor("out", kind_out, sign_out, layout)
-        if not kind_out.writable(out):
-            raise ValueError(READ_ONLY)
-        if o.plain != shape:
-            raise ValueError(f"out: its shape is {times(o.plain)} but must be {times(shape)}, as the first state's")
-        problem.type_out = o.type
-        if not is_dense(o.plain, [o.strides[a] for a in AXES[layout]]):
-            raise ValueError(f"out: must be dense; its shape is {times(o.plain)}")
-        if at_out % arrays.SIZES[o.type]:
-            raise ValueError(f"out: lies at an address that is no multiple of its element size, {arrays.SIZES[o.type]}; "
-                             f"its shape is {times(o.plain)}")
-    lse = kind.empty(states[0][0], shapes["lse"], native.F32)
-    arguments = native.stamped(native.Args, out=arrays.look(result, "out")[2], lse=arrays.look(lse, "lse")[2])
-    pairs = list(zip(addresses[::2], addresses[1::2]))
-    context.library.check(context.merge(problem, pairs, arguments), lambda: f"; given {len(states)} states of {times(shape)}")
-    if out is None:
-        return kind.finish(result), kind.finish(lse)
-    kind_out.written(out)
-    return out, kind.finish(lse)
-
-
-def is_dense(shape, strides):
-    return 0 in shape or all(n == 1 or s == d for n, s, d in zip(shape, strides, arrays.dense_strides(shape)))
-
-
-def dense_f32(x, name, shape):
-    """The address of a float32 array of the shape, row after row: its own, or a copy's, and what holds it."""
-    kind, signature, address, keep = arrays.look(x, name)
-    given, strides, code = kind.read(signature, name)
-    if code != native.F32:
-        raise TypeError(f"{name}: must be float32, not {arrays.NAMES[code]}")
-    if tuple(given) != tuple(shape):
-        raise ValueError(f"{name}: its shape is {times(given)} but must be {times(shape)}, as the first state's")
-    if is_dense(given, strides) and address % 4 == 0:
-        return address, keep
-    view = np.lib.stride_tricks.as_strided(
-        np.frombuffer((native.c_char * 4).from_address(address), np.float32), given, [4 * s for s in strides])
-    copy = view.copy()
-    return copy.ctypes.data, copy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -458,7 +421,9 @@ def explain(q, k, v, *, mask=None, causal=False, window=None, offset=None, align
     looks = [arrays.look(x, name)[:2] for x, name in ((q, "q"), (k, "k"), (v, "v"))]
     plan = prepare(looks, None if mask is None else arrays.look(mask, "mask")[:2], None if out is None else arrays.look(out, "out")[:2],
                    causal, window, offset, align, scale, softcap, layout, device, threads, precision)
-    vectors(plan, sinks, alibi_slopes, len_q, len_kv)
+    kind, signature = looks[0]
+    memory = None if kind.gpu(signature) is None else gpus.memory_of(kind, q, kind.gpu(signature))
+    vectors(plan, memory, sinks, alibi_slopes, len_q, len_kv)
     found = plan.context.explain(plan.problem, plan.about)
     values = {field.name: getattr(found, field.name) for field in dataclasses.fields(Explanation)}
     return Explanation(**{name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()})

@@ -17,7 +17,7 @@ TOP_LEFT, BOTTOM_RIGHT = range(2)
 CPU, REFERENCE, CUDA = range(3)
 EXACT, FAST = range(2)
 UNBOUNDED = -1
-OK, NULL_Q, NULL_MASK, MISALIGNED, OUT_OF_MEMORY = 0, 28, 32, 36, 52
+OK, NULL_Q, NULL_MASK, MISALIGNED, OUT_OF_MEMORY, PLUGIN, DRIVER = 0, 28, 32, 36, 52, 56, 57
 NULL_ARRAYS = range(NULL_Q, NULL_MASK + 1)  # q, k, v, out and mask
 
 
@@ -74,7 +74,8 @@ C_CONSTANTS = {"ATTN_NONE": NONE, "ATTN_F32": F32, "ATTN_F16": F16, "ATTN_BF16":
                "ATTN_REFERENCE": REFERENCE, "ATTN_CUDA": CUDA, "ATTN_EXACT": EXACT, "ATTN_FAST": FAST,
                "ATTN_UNBOUNDED": UNBOUNDED, "ATTN_OK": OK,
                "ATTN_ERROR_NULL_Q": NULL_Q,
-               "ATTN_ERROR_NULL_MASK": NULL_MASK, "ATTN_ERROR_MISALIGNED": MISALIGNED, "ATTN_ERROR_OUT_OF_MEMORY": OUT_OF_MEMORY}
+               "ATTN_ERROR_NULL_MASK": NULL_MASK, "ATTN_ERROR_MISALIGNED": MISALIGNED, "ATTN_ERROR_OUT_OF_MEMORY": OUT_OF_MEMORY,
+               "ATTN_ERROR_PLUGIN": PLUGIN, "ATTN_ERROR_DRIVER": DRIVER}
 
 
 def stamp(kind):
@@ -82,15 +83,16 @@ def stamp(kind):
     return 0x41540000 + ctypes.sizeof(kind)
 
 
-def args_packer():
-    """A function of Args' fields from q to workspace_size, in bytes: filling in the struct itself takes five times as long. The stamp says
-    that it ends there."""
-    layout = struct.Struct("@IPPPPPPPPPPPN")
-    assert layout.size == Args.stream.offset
-    return functools.partial(layout.pack, stamp(Args) - ctypes.sizeof(Args) + layout.size)
+def args_packer(fields, size):
+    """A function of Args' fields from q on, in bytes: filling in the struct itself takes five times as long. The stamp says where they
+    end."""
+    layout = struct.Struct("@I" + fields)
+    assert layout.size == size
+    return functools.partial(layout.pack, stamp(Args) - ctypes.sizeof(Args) + size)
 
 
-pack_args = args_packer()
+pack_args = args_packer("PPPPPPPPPPPN", Args.stream.offset)  # to workspace_size
+pack_args_and_stream = args_packer("PPPPPPPPPPPNP", ctypes.sizeof(Args))
 
 
 def stamped(kind, **fields):
@@ -126,7 +128,7 @@ class Library:
             getattr(lib, name).argtypes, getattr(lib, name).restype = arguments, c_int
         lib.attn_close.argtypes, lib.attn_close.restype = [c_void_p], None
         lib.attn_status_text.argtypes, lib.attn_status_text.restype = [c_int], c_char_p
-        lib.attn_version.restype = c_char_p
+        lib.attn_version.restype = lib.attn_failure.restype = c_char_p
 
     def text(self, status):
         return self.lib.attn_status_text(status).decode()
@@ -139,7 +141,8 @@ class Library:
         if status == OUT_OF_MEMORY:
             raise MemoryError(self.text(status))
         if status != OK:
-            raise StatusError(self.text(status) + about(), status)
+            why = ": " + self.lib.attn_failure().decode(errors="replace") if status in (PLUGIN, DRIVER) else ""
+            raise StatusError(self.text(status) + why + about(), status)
 
     def open(self, **options):
         return Context(self, **options)
@@ -148,12 +151,13 @@ class Library:
 class Context:
     """An open attn_context; usable in a with statement."""
 
-    def __init__(self, library, device=CPU, threads=0, passes=0, chunk=0, isa=None, precision=EXACT, gomp_parallel=None):
+    def __init__(self, library, device=CPU, threads=0, passes=0, chunk=0, isa=None, precision=EXACT, gomp_parallel=None,
+                 index=0):
         """gomp_parallel: the address of that function of OpenMP, whose threads are to be used instead of the library's."""
         self.library, self.lib = library, library.lib
         handle = c_void_p()
         options = stamped(Options, device=device, threads=threads, passes=passes, chunk=chunk, isa=isa.encode() if isa else None,
-                          precision=precision)
+                          precision=precision, index=index)
         if gomp_parallel is not None:
             executor = Executor(run=ctypes.cast(self.lib.attn_run_openmp, c_void_p), host=gomp_parallel, threads=threads)
             options.executor = ctypes.addressof(executor)
